@@ -110,7 +110,7 @@ impl fmt::Display for Blocked {
         }
         write!(f, " waits at line {}", self.line)?;
         if let Some(source) = &self.source {
-            write!(f, " ({}:{})", source.file, source.line)?;
+            write!(f, " ({source})")?;
         }
         write!(f, " for {}", self.on)
     }

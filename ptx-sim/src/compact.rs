@@ -329,7 +329,7 @@ impl<F: FnMut(Bank, &mut Slot, Role)> Visitor<'_, F> {
                         self.addr(mbarrier);
                         mask.iter_mut().for_each(|s| self.word(s));
                     }
-                    BulkTo::Peer { mbarrier } => self.addr(mbarrier),
+                    BulkTo::Peer { mbarrier } | BulkTo::Answer { mbarrier, .. } => self.addr(mbarrier),
                     BulkTo::Global { byte_mask } => byte_mask.iter_mut().for_each(|s| self.word(s)),
                 }
                 op.bytes.iter_mut().chain(&mut op.coordinates).for_each(|s| self.word(s));

@@ -105,7 +105,7 @@ pub enum LoadError {
         limit: u64,
     },
     /// A use of a function that has no body in this module.
-    #[error("line {line}: function `{name}` has no body in this module, which nobody has linked to another")]
+    #[error("line {line}: function `{name}` has no body in this module, {}", missing(name))]
     NoBody {
         /// Line of the call.
         line: u32,
@@ -132,7 +132,23 @@ fn feature(instruction: &str) -> &'static str {
         }
         "tcgen05" => ": tensor memory (tcgen05) is not simulated",
         "multimem" => ": multicast memory of several devices is not simulated",
+        _ if instruction.starts_with(LAUNCH) => ": kernels that launch kernels are not simulated",
         _ => "",
+    }
+}
+
+/// What a kernel wants whose address another takes.
+pub(crate) const LAUNCH: &str = "launch of ";
+
+/// Why a function has no body.
+fn missing(name: &str) -> &'static str {
+    if name.contains("cudaCDP")
+        || name.contains("cudaLaunchDevice")
+        || name.contains("cudaGetParameterBuffer")
+    {
+        "as kernels that launch kernels are not simulated"
+    } else {
+        "which nobody has linked to another"
     }
 }
 

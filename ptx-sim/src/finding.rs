@@ -153,6 +153,15 @@ pub struct SourceLine {
     pub file: String,
     /// Line in it.
     pub line: u32,
+    /// Lines of that file of the calls that led there, from the inside out, inlined ones too; as far as they are known.
+    pub called_at: Vec<u32>,
+}
+
+impl fmt::Display for SourceLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)?;
+        self.called_at.iter().try_for_each(|line| write!(f, ", called at {line}"))
+    }
 }
 
 /// A broken rule with its place.
@@ -200,7 +209,7 @@ impl fmt::Display for Finding {
             write!(f, " `{}`", self.instruction)?;
         }
         if let Some(source) = &self.source {
-            write!(f, " ({}:{})", source.file, source.line)?;
+            write!(f, " ({source})")?;
         }
         let [x, y, z] = self.cta;
         write!(f, ", CTA ({x}, {y}, {z}), warp {}", self.warp)?;
@@ -216,7 +225,7 @@ impl fmt::Display for Finding {
                 write!(f, " at line {line}")?;
             }
             if let Some(source) = &self.other_source {
-                write!(f, " ({}:{})", source.file, source.line)?;
+                write!(f, " ({source})")?;
             }
             if let Some(cta) = other.cta {
                 write!(f, " by CTA {cta}")?;

@@ -8,7 +8,7 @@ impl Finding {
     fn place(&self, ptx: &str) -> SourceLine {
         match &self.source {
             Some(source) => source.clone(),
-            None => SourceLine { file: ptx.to_owned(), line: self.line.max(1) },
+            None => SourceLine { file: ptx.to_owned(), line: self.line.max(1), called_at: Vec::new() },
         }
     }
 

@@ -301,7 +301,7 @@ impl<'l> Launch<'l> {
 
     /// Whether a function stands in another file than the entry, or in none, as those of libraries do.
     pub(crate) fn is_foreign(&self, program: usize) -> bool {
-        let file = |index: usize| self.program(index).locations.first().map(|l| l.1);
+        let file = |index: usize| self.program(index).locations.first_file();
         let own = file(self.entry_program);
         own.is_some() && file(program) != own
     }
@@ -346,8 +346,9 @@ impl<'l> Launch<'l> {
 
     /// The source line of an instruction, by the last `.loc` before it.
     pub(crate) fn source(&self, at: (usize, Pc)) -> Option<SourceLine> {
-        let (file, line) = self.program(at.0).location(at.1)?;
-        Some(SourceLine { file: self.module.files.get(&file)?.clone(), line })
+        let (file, line) = self.program(at.0).locations.at(at.1)?;
+        let called_at = self.program(at.0).locations.inlined_at(at.1).to_vec();
+        Some(SourceLine { file: self.module.files.get(&file)?.clone(), line, called_at })
     }
 
     /// The shared variable that holds an address, and the offset in it. A dynamic array goes on to the end.

@@ -241,6 +241,8 @@ fn names<'a>(
         variables: by_name,
         functions: functions.iter().enumerate().map(|(i, f)| (f.name, i as u32)).collect(),
         has_body: functions.iter().map(|f| f.body.is_some()).collect(),
+        is_entry: functions.iter().map(|f| f.is_entry).collect(),
+        param_bytes: functions.iter().map(|f| f.params.iter().map(|p| p.bytes as u32).collect()).collect(),
         target,
         is_debug,
     })
@@ -360,7 +362,7 @@ fn store_bytes(op: &Op, space: OpSpace) -> Option<u32> {
         Op::StoreBulk(_) => (OpSpace::Shared, 8),
         Op::Mbarrier(op) => (op.space, 8),
         Op::Bulk(op) => match (&op.to, op.bytes) {
-            (BulkTo::Shared { .. } | BulkTo::Peer { .. }, _) => (OpSpace::Shared, 16),
+            (BulkTo::Shared { .. } | BulkTo::Peer { .. } | BulkTo::Answer { .. }, _) => (OpSpace::Shared, 16),
             (BulkTo::Global { byte_mask: None }, Some(_)) => (OpSpace::Global, 16),
             // A row may end after any element, a mask leave out any byte.
             (BulkTo::Global { .. }, _) => (OpSpace::Global, 1),

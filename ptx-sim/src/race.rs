@@ -205,12 +205,6 @@ impl Entry {
         self.group.wrapping_mul(0x9e37_79b1) ^ u32::from(self.mark.agent)
     }
 
-    /// Whether the same instruction of the same warp did it. What is done later has an agent of its own for every lane.
-    fn is_of_instruction(&self, who: &Who<'_>) -> bool {
-        let same_agent = self.mark.agent == who.agent || self.mark.lanes == 0 && who.later.is_some();
-        self.group == who.group && same_agent && self.mark.line == who.line
-    }
-
     /// Whether this is a write of another proxy that the proxy of an access that comes after it has not been told of. What the async
     /// proxy has written is known to it.
     fn lacks_fence(&self, proxy: Proxy, who: &Who<'_>) -> bool {
@@ -274,9 +268,9 @@ impl Block {
                 }
                 continue;
             }
-            let same_instruction = entry.is_of_instruction(who);
             let same_value = entry.write && access == RaceAccess::Write { same_value: true };
-            if same_value && same_instruction {
+            // One instruction that gives a place one value, whoever executes it, is no fault.
+            if same_value && entry.mark.line == who.line {
                 continue;
             }
             let forgiven = if same_value {

@@ -237,14 +237,14 @@ fn sources(module: &Module, counters: &Counters) -> Vec<SourceCount> {
     let mut sums: BTreeMap<(u32, u32), [u64; 2]> = BTreeMap::new();
     for (program, counts) in module.programs.iter().zip(&counters.counts) {
         for (pc, count) in counts.iter().enumerate().filter(|(_, c)| c[0] > 0) {
-            if let Some(place) = program.location(pc as u32) {
+            if let Some(place) = program.locations.at(pc as u32) {
                 let sum = sums.entry(place).or_default();
                 *sum = [sum[0] + count[0], sum[1] + count[1]];
             }
         }
     }
     let named = sums.into_iter().filter_map(|((file, line), sum)| {
-        let source = SourceLine { file: module.files.get(&file)?.clone(), line };
+        let source = SourceLine { file: module.files.get(&file)?.clone(), line, called_at: Vec::new() };
         Some(SourceCount { source, warp_instructions: sum[0], thread_instructions: sum[1] })
     });
     named.collect()

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use crate::blocked::Blocked;
 use crate::counters::{GlobalTraffic, SharedTraffic};
-use crate::finding::Finding;
+use crate::finding::{Finding, SourceLine};
 use crate::report::{InstructionClass, Report};
 
 impl Report {
@@ -92,16 +92,21 @@ impl Finding {
         fn known<T: ToString>(value: Option<T>) -> String {
             value.map_or_else(|| "null".to_owned(), |v| v.to_string())
         }
+        fn place(of: &SourceLine) -> String {
+            let (file, line) = (escaped(&of.file), of.line);
+            let calls = if of.called_at.is_empty() {
+                String::new()
+            } else {
+                format!(",\"called_at\":{:?}", of.called_at)
+            };
+            format!("{{\"file\":\"{file}\",\"line\":{line}{calls}}}")
+        }
         let [x, y, z] = self.cta;
-        let source = self
-            .source
-            .as_ref()
-            .map(|s| format!("{{\"file\":\"{}\",\"line\":{}}}", escaped(&s.file), s.line));
+        let source = self.source.as_ref().map(place);
         let other = self.other.as_ref().map(|o| {
             let (line, warp, cta) = (known(o.line), known(o.warp), known(o.cta));
             let write = o.write;
-            let source = self.other_source.as_ref();
-            let source = source.map(|s| format!("{{\"file\":\"{}\",\"line\":{}}}", escaped(&s.file), s.line));
+            let source = self.other_source.as_ref().map(place);
             format!(
                 "{{\"write\":{write},\"line\":{line},\"source\":{},\"warp\":{warp},\"lanes\":{},\"cta\":{cta}}}",
                 known(source),

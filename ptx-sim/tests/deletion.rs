@@ -79,7 +79,7 @@ struct Tally {
 fn study(ptx: &str, tally: &mut Tally) -> usize {
     let lines: Vec<&str> = ptx.lines().collect();
     let whole = Module::parse(ptx).unwrap();
-    // Warps that write the same value are warned of as they are.
+    // Instructions that write the same value are warned of as they are.
     let is_right = |e: &&str| e.starts_with("ok_") && !e.contains("same_value");
     let entries: Vec<String> = whole.entries().filter(is_right).map(str::to_owned).collect();
     let mut kernels = 0;

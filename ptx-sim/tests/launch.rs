@@ -301,3 +301,33 @@ fn what_only_another_module_defines_is_refused_where_it_is_used() {
     Module::parse(&both).unwrap();
     assert!(Module::parse(&format!("{both}\n.global .b32 counter;")).is_err(), "two definitions");
 }
+
+#[test]
+fn kernels_that_launch_kernels_are_refused_by_name() {
+    let text = "
+.version 8.0
+.target sm_90
+.address_size 64
+.extern .func (.param .b32 r) __cudaCDP2LaunchDeviceV2 (.param .b64 a, .param .b64 b);
+.visible .entry child() { ret; }
+.visible .entry parent()
+{
+.reg .b64 %d<2>;
+mov.u64 %d1, child;
+.param .b64 x;
+.param .b64 y;
+.param .b32 z;
+st.param.b64 [x], %d1;
+st.param.b64 [y], 0;
+call (z), __cudaCDP2LaunchDeviceV2, (x, y);
+ret;
+}";
+    let want = [
+        "line 10: `launch of child` is not supported: kernels that launch kernels are not simulated",
+        "line 16: function `__cudaCDP2LaunchDeviceV2` has no body in this module, as kernels that launch kernels are not simulated",
+    ];
+    let refused: Vec<String> = Module::refusals(text).iter().map(ToString::to_string).collect();
+    assert_eq!(refused, want);
+    assert_eq!(Module::parse_entry(text, "parent").unwrap_err().to_string(), want[0]);
+    Module::parse_entry(text, "child").unwrap();
+}

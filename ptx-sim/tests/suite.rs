@@ -1,4 +1,4 @@
-//! Kernels and planted bugs compiled by nvcc 13.0 (`foreign/*.cu`), by clang 19 and by Triton 3.6: right ones run under every seed, and
+//! Kernels and planted bugs compiled by nvcc 13.0 and 13.5 (`foreign/*.cu`), by clang 19 and by Triton 3.6: right ones run under every seed, and
 //! every bug is named by its kind at the line where it was written.
 
 #[path = "foreign/run.rs"]
@@ -7,7 +7,7 @@ mod suite;
 use ptx_sim::{Checks, Finding, Module, Report, Schedule, Severity, SimError};
 
 /// Source and PTX of each file.
-const FILES: [(&str, &str); 19] = [
+const FILES: [(&str, &str); 20] = [
     (include_str!("foreign/sync.cu"), include_str!("foreign/sync.ptx")),
     (include_str!("foreign/more.cu"), include_str!("foreign/more.ptx")),
     (include_str!("foreign/classic.cu"), include_str!("foreign/classic.ptx")),
@@ -26,6 +26,7 @@ const FILES: [(&str, &str); 19] = [
     (include_str!("foreign/debug.cu"), include_str!("foreign/clang/debug_O0.ptx")),
     (include_str!("foreign/debug.cu"), include_str!("foreign/clang/debug_O2.ptx")),
     (include_str!("foreign/unset.cu"), include_str!("foreign/clang/unset_O0.ptx")),
+    (include_str!("foreign/corners.cu"), include_str!("foreign/corners.ptx")),
     (include_str!("foreign/sync_triton.py"), include_str!("foreign/sync_triton.ptx")),
 ];
 
@@ -106,4 +107,21 @@ fn every_bug_is_named_where_it_was_written() {
     }
     println!("{bugs} bugs, each named in order and under two seeds");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_bug_in_a_function_names_the_calls_too() {
+    let (source, ptx) = (include_str!("foreign/corners.cu"), include_str!("foreign/corners.ptx"));
+    let line_with = |text: &str| source.lines().position(|line| line.ends_with(text)).unwrap() as u32 + 1;
+    for (entry, kind) in [("calls_inlined", "INLINED"), ("calls_out_of_line", "CALLED")] {
+        let module = Module::parse_entry(ptx, entry).unwrap();
+        let error = run(&module, entry, Schedule::Deterministic, Checks::ALL).unwrap_err();
+        let SimError::Finding(finding) = error else { panic!("{error}") };
+        let at = finding.source.as_ref().unwrap();
+        let [inner, outer] = [line_with("// CALLS"), line_with(&format!("// FROM {kind}"))];
+        assert_eq!((at.line, &at.called_at[..]), (line_with(&format!("; // {kind}")), &[inner, outer][..]));
+        let text = format!("(corners.cu:{}, called at {inner}, called at {outer})", at.line);
+        assert!(finding.to_string().contains(&text), "{finding}");
+        assert!(finding.to_json().contains(&format!("\"called_at\":[{inner}, {outer}]")));
+    }
 }

@@ -1,10 +1,16 @@
 //! Branches, calls and the resolution of labels.
 
+use super::operand::data_shape;
 use super::scope::Symbol;
-use super::{Builder, Fixup};
+use super::{Builder, Fixup, MAX_FRAME_BYTES};
 use crate::error::LoadError;
-use crate::op::{Call, Callee, EXIT, Op, Pc, Service, ServiceName};
+use crate::op::{Call, Callee, EXIT, Op, Pc, Reg, Service, ServiceName};
 use crate::parse::ast::Operand;
+use crate::regs::Bank;
+use crate::table::Shape;
+
+/// Registers that are parameters of a call, and their places in the frame.
+type Registers = Vec<(Reg, u32)>;
 
 impl<'a> Builder<'_, 'a> {
     pub(super) fn branch(&mut self, operands: &[Operand<'a>]) -> Result<(), LoadError> {
@@ -60,16 +66,25 @@ impl<'a> Builder<'_, 'a> {
     /// `call (returns), function, (arguments){, prototype}`; returns and arguments may be missing.
     pub(super) fn call(&mut self, operands: &[Operand<'a>]) -> Result<(), LoadError> {
         let mut rest = operands;
-        let mut returns = Vec::new();
+        let (mut returns, mut results) = (Vec::new(), Vec::new());
         if let Some((Operand::List(list), tail)) = rest.split_first() {
-            returns = self.call_parameters(list, 1)?;
+            (returns, results) = self.call_parameters(list, &[], 1)?;
             rest = tail;
         }
         let Some((Operand::Name(name), tail)) = rest.split_first() else {
             return Err(self.operand_error(1, "a function"));
         };
         let (args, tail) = match tail.split_first() {
-            Some((Operand::List(list), tail)) => (self.call_parameters(list, 3)?, tail),
+            Some((Operand::List(list), tail)) => {
+                let index = self.names.functions.get(name).copied();
+                let sizes = index.map_or(&[][..], |index| &self.names.param_bytes[index as usize]);
+                let (args, given) = self.call_parameters(list, sizes, 3)?;
+                for (reg, offset) in given {
+                    let access = self.frame_access(reg, offset)?;
+                    self.emit(Op::Store(access));
+                }
+                (args, tail)
+            }
             _ => (Vec::new(), tail),
         };
         let service = match *name {
@@ -97,6 +112,10 @@ impl<'a> Builder<'_, 'a> {
         // A call through a register names its prototype; nothing else may follow.
         self.count_between(tail, 0, usize::from(matches!(callee, Callee::Register(_))))?;
         self.emit(Op::Call(Box::new(Call { callee, args, returns })));
+        for (reg, offset) in results {
+            let access = self.frame_access(reg, offset)?;
+            self.emit(Op::Load(access));
+        }
         Ok(())
     }
 
@@ -111,19 +130,44 @@ impl<'a> Builder<'_, 'a> {
         Ok(Callee::Function(index))
     }
 
+    /// The places of parameters in the frame, and the registers among them, which are copied from and to such places. Constants
+    /// have the sizes that the function says.
     fn call_parameters(
         &mut self,
         list: &[Operand<'a>],
+        sizes: &[u32],
         position: usize,
-    ) -> Result<Vec<(u32, u32)>, LoadError> {
-        let place = |operand: &Operand<'a>| match operand {
-            Operand::Name(name) => match self.scopes.find(name) {
-                Some(Symbol::FrameParam(at, bytes)) => Some((at, bytes)),
-                _ => None,
-            },
-            _ => None,
-        };
-        let places: Option<Vec<(u32, u32)>> = list.iter().map(place).collect();
-        places.ok_or_else(|| self.operand_error(position, "a list of .param variables"))
+    ) -> Result<(Vec<(u32, u32)>, Registers), LoadError> {
+        let (mut places, mut registers) = (Vec::new(), Vec::new());
+        for (at, operand) in list.iter().enumerate() {
+            if let Operand::Name(name) = operand
+                && let Some(Symbol::FrameParam(offset, bytes)) = self.scopes.find(name)
+            {
+                places.push((offset, bytes));
+                continue;
+            }
+            let reg = match (operand, sizes.get(at)) {
+                (Operand::Name(name), _) if let Some(Symbol::Reg(reg)) = self.scopes.find(name) => reg,
+                (Operand::Int(_) | Operand::Float { .. }, Some(bytes @ (1 | 2 | 4 | 8))) => {
+                    let bits = 8 * *bytes as u8;
+                    let bank = if bits == 64 { Bank::Double } else { Bank::Word };
+                    let float = matches!(operand, Operand::Float { .. });
+                    let shape = Shape { float, ..data_shape(bits) };
+                    let value = self.constant_value(operand, position, shape)?;
+                    Reg { bank, slot: self.constant(bank, value)?, bits }
+                }
+                _ => return Err(self.operand_error(position, "a list of .param variables or registers")),
+            };
+            if reg.bank == Bank::Pred || reg.bits == 128 {
+                return Err(self.operand_error(position, "a list of .param variables or registers"));
+            }
+            let bytes = u32::from(reg.bits) / 8;
+            let offset = self.program.frame_bytes.next_multiple_of(8);
+            self.program.frame_bytes = offset + bytes;
+            self.bounded("parameter bytes of a function", self.program.frame_bytes, MAX_FRAME_BYTES)?;
+            places.push((offset, bytes));
+            registers.push((reg, offset));
+        }
+        Ok((places, registers))
     }
 }

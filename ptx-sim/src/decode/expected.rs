@@ -19,10 +19,18 @@ enum Place {
     Stack(Slot, i64),
 }
 
-/// The places of one function whose values a compare-and-swap of some scope expects.
-type Expected = HashMap<Place, Option<Scope>>;
+/// A compare-and-swap, as far as it matters to the read before it.
+#[derive(Clone, Copy)]
+struct Swap {
+    scope: Option<Scope>,
+    bytes: u8,
+}
 
-/// Makes those reads relaxed, in the scope of the compare-and-swap. Registers do not share places yet.
+/// The places of one function whose values a compare-and-swap expects.
+type Expected = HashMap<Place, Swap>;
+
+/// Makes those reads relaxed, in the scope and of the size of the compare-and-swap: 16 bytes are read as two halves, 8 perhaps
+/// too. Registers do not share places yet.
 pub(super) fn relax(programs: &mut [Program]) {
     let mut all: Vec<Expected> = programs.iter().map(compared).collect();
     let mut changed: Vec<bool> = all.iter().map(|expected| !expected.is_empty()).collect();
@@ -39,16 +47,48 @@ pub(super) fn relax(programs: &mut [Program]) {
         }
     }
     for (program, expected) in programs.iter_mut().zip(&all).filter(|(_, expected)| !expected.is_empty()) {
-        for inst in &mut program.insts {
-            if let Op::Load(access) = &mut inst.op
-                && matches!(access.space, Space::Global | Space::Shared | Space::Cluster | Space::Generic)
-                && !access.order.is_strong()
-                && let Some(scope) = scope_of(access, expected)
-            {
-                access.order = MemoryOrder { scope, ..access.order };
+        let swaps: Vec<Option<Swap>> = (0..program.insts.len())
+            .map(|at| read(program, at).and_then(|access| swap_of(access, expected)))
+            .collect();
+        // A read of two numbers that are swapped as one may become two reads: of each, and of both.
+        let again = |at: usize| {
+            let (this, neighbours) = (read(program, at)?, [at.wrapping_sub(1), at + 1]);
+            let other = neighbours.into_iter().find(|other| {
+                swaps.get(*other).is_some_and(Option::is_some)
+                    && read(program, *other).is_some_and(|other| overlap(other, this))
+            });
+            other.and_then(|other| swaps[other])
+        };
+        let all: Vec<Option<Swap>> =
+            swaps.iter().enumerate().map(|(at, swap)| swap.or_else(|| again(at))).collect();
+        for (inst, swap) in program.insts.iter_mut().zip(all) {
+            if let (Op::Load(access), Some(swap)) = (&mut inst.op, swap) {
+                let element_bytes = access.order.element_bytes.max(swap.bytes);
+                let scope = access.order.scope.or(swap.scope);
+                access.order = MemoryOrder { scope, element_bytes, ..access.order };
             }
         }
     }
+}
+
+/// The read of memory that others may write at this place, if it is one.
+fn read(program: &Program, at: usize) -> Option<&Access> {
+    match &program.insts.get(at)?.op {
+        Op::Load(access) => {
+            let shared =
+                matches!(access.space, Space::Global | Space::Shared | Space::Cluster | Space::Generic);
+            shared.then_some(&**access)
+        }
+        _ => None,
+    }
+}
+
+/// Whether two accesses have bytes in common behind one register.
+fn overlap(a: &Access, b: &Access) -> bool {
+    let end = |of: &Access| of.addr.offset + of.regs.len() as i64 * i64::from(of.element_bytes);
+    (a.space, a.addr.bank, a.addr.slot) == (b.space, b.addr.bank, b.addr.slot)
+        && a.addr.offset < end(b)
+        && b.addr.offset < end(a)
 }
 
 /// What the compare-and-swaps of a function expect.
@@ -59,7 +99,8 @@ fn compared(program: &Program) -> Expected {
             && atomic.op == AtomicOp::CompareAndSwap
         {
             let halves = std::iter::once(atomic.operand).chain(atomic.wide.map(|wide| wide[1]));
-            expected.extend(halves.map(|reg| (Place::Register(reg.bank, reg.slot), atomic.order.scope)));
+            let swap = Swap { scope: atomic.order.scope, bytes: atomic.order.element_bytes };
+            expected.extend(halves.map(|reg| (Place::Register(reg.bank, reg.slot), swap)));
         }
     }
     expected
@@ -79,8 +120,8 @@ fn arguments(program: &Program, programs: &[Program], all: &[Expected], changed:
             continue;
         }
         for (arg, formal) in args.iter().zip(&programs[index].params) {
-            if let Some(scope) = all[index].get(&Place::Parameter(formal.offset.into())) {
-                list.insert(Place::Parameter(arg.0.into()), *scope);
+            if let Some(swap) = all[index].get(&Place::Parameter(formal.offset.into())) {
+                list.insert(Place::Parameter(arg.0.into()), *swap);
             }
         }
     }
@@ -95,25 +136,29 @@ fn copies(program: &Program, expected: &mut Expected) {
         for inst in &program.insts {
             match &inst.op {
                 Op::Load(access) => {
-                    if let (Some(place), Some(scope)) = (place(access, program), scope_of(access, expected)) {
-                        expected.entry(place).or_insert(scope);
+                    if let (Some(place), Some(swap)) = (place(access, program), swap_of(access, expected)) {
+                        expected.entry(place).or_insert(swap);
                     }
                 }
                 Op::Store(access) => {
-                    let scope = place(access, program).and_then(|place| expected.get(&place).copied());
-                    if let (Some(scope), [reg]) = (scope, &*access.regs) {
-                        expected.entry(Place::Register(reg.bank, reg.slot)).or_insert(scope);
+                    let swap = place(access, program).and_then(|place| expected.get(&place).copied());
+                    if let (Some(swap), [reg]) = (swap, &*access.regs) {
+                        expected.entry(Place::Register(reg.bank, reg.slot)).or_insert(swap);
                     }
                 }
-                // What makes one register of one other is a copy, or the same bits as another type.
-                Op::Int(..) | Op::Convert(..) | Op::Cvt(_) => {
-                    let (mut reads, mut scope) = (Vec::new(), None);
+                // What makes one register of one other is a copy, or the same bits as another type; a pack is one of its parts.
+                Op::Int(..) | Op::Convert(..) | Op::Cvt(_) | Op::Pack(_) => {
+                    let (mut reads, mut swap) = (Vec::new(), None);
                     compact::each(&inst.op, &mut |bank, slot, role| match role {
                         Role::Read => reads.push(Place::Register(bank, slot)),
-                        Role::Write => scope = expected.get(&Place::Register(bank, slot)).copied(),
+                        Role::Write => swap = expected.get(&Place::Register(bank, slot)).copied(),
                     });
-                    if let ([read], Some(scope)) = (&*reads, scope) {
-                        expected.entry(*read).or_insert(scope);
+                    if let Some(swap) = swap
+                        && (reads.len() == 1 || matches!(inst.op, Op::Pack(_)))
+                    {
+                        reads.into_iter().for_each(|read| {
+                            expected.entry(read).or_insert(swap);
+                        });
                     }
                 }
                 _ => {}
@@ -122,7 +167,7 @@ fn copies(program: &Program, expected: &mut Expected) {
     }
 }
 
-fn scope_of(access: &Access, expected: &Expected) -> Option<Option<Scope>> {
+fn swap_of(access: &Access, expected: &Expected) -> Option<Swap> {
     access.regs.iter().find_map(|reg| expected.get(&Place::Register(reg.bank, reg.slot))).copied()
 }
 

@@ -1,8 +1,9 @@
 //! Parameters of functions whose address is taken: they are copied to the stack, and the address is the copy's (PTX ISA §9.7.9.3).
+//! Parameters that are registers (§7.1) are copied from and to the frame.
 
 use crate::error::LoadError;
 use crate::op::{Access, Addr, Constant, MemoryOrder, Op, Reg, Space};
-use crate::parse::ast::{self, Operand, Statement};
+use crate::parse::ast::{self, Operand, RegWidth, Statement};
 use crate::regs::Bank;
 
 use super::scope::Symbol;
@@ -25,6 +26,54 @@ impl<'a> Builder<'_, 'a> {
             }
         }
         Ok(())
+    }
+
+    /// A parameter or a result that is a register. What a function is given is loaded where it starts.
+    pub(super) fn register_formal(
+        &mut self,
+        variable: &ast::Variable<'a>,
+        width: RegWidth,
+        offset: u32,
+        is_return: bool,
+    ) -> Result<(), LoadError> {
+        self.register(variable.name, None, width, variable.lanes)?;
+        let (first, lanes) = match self.scopes.find(variable.name) {
+            Some(Symbol::Reg(reg)) => (reg, 1),
+            Some(Symbol::Vector(first, lanes)) => (first, lanes),
+            _ => return Ok(()),
+        };
+        for at in 0..lanes {
+            let (reg, offset) = (Reg { slot: first.slot + at, ..first }, offset + at * variable.element);
+            if is_return {
+                self.register_returns.push((reg, offset));
+            } else {
+                let access = self.frame_access(reg, offset)?;
+                self.emit(Op::Load(access));
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the results on that are registers.
+    pub(super) fn return_registers(&mut self) -> Result<(), LoadError> {
+        for (reg, offset) in self.register_returns.clone() {
+            let access = self.frame_access(reg, offset)?;
+            self.emit(Op::Store(access));
+        }
+        Ok(())
+    }
+
+    /// An access of a register's bytes in the frame's parameter area.
+    pub(super) fn frame_access(&mut self, reg: Reg, offset: u32) -> Result<Box<Access>, LoadError> {
+        let slot = self.constant(Bank::Double, Constant::Bits(offset.into()))?;
+        Ok(Box::new(Access {
+            space: Space::Frame,
+            addr: Addr { bank: Bank::Double, slot, offset: 0 },
+            element_bytes: reg.bits / 8,
+            signed: false,
+            order: MemoryOrder::WEAK,
+            regs: vec![reg],
+        }))
     }
 
     fn copy_formal(&mut self, param: &ast::Variable<'a>) -> Result<(), LoadError> {

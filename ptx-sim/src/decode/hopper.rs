@@ -4,8 +4,8 @@ use super::Builder;
 use super::operand::data_shape;
 use crate::error::LoadError;
 use crate::op::{
-    AtomicOp, Bulk, BulkTo, CopyArrive, MbarrierAction, MbarrierOp, Op, PhaseOperand, Reg, Scope, Space,
-    StoreAsync, TensorMapReplace,
+    Addr, AtomicOp, Bulk, BulkTo, CopyArrive, Inst, MbarrierAction, MbarrierOp, Op, PhaseOperand, Reg, Scope,
+    Space, StoreAsync, TensorMapReplace,
 };
 use crate::parse::ast::Operand;
 use crate::regs::{Bank, Slot};
@@ -129,13 +129,25 @@ impl<'a> Builder<'_, 'a> {
                 let value = self.word(&operands[1], 2)?;
                 match family {
                     Family::MbarrierInit => MbarrierAction::Init { count: value },
-                    Family::MbarrierExpect => MbarrierAction::ExpectTx(value),
+                    Family::MbarrierExpect => {
+                        self.announces(addr);
+                        MbarrierAction::ExpectTx(value)
+                    }
                     _ => MbarrierAction::CompleteTx(value),
                 }
             }
         };
         self.emit(Op::Mbarrier(Box::new(MbarrierOp { space, addr, action })));
         Ok(())
+    }
+
+    /// `cuda::memcpy_async` is known by what follows its copy: bytes that are announced at the mbarrier without an arrival.
+    fn announces(&mut self, addr: Addr) {
+        if let Some(Inst { op: Op::Bulk(bulk), .. }) = self.program.insts.last_mut()
+            && let BulkTo::Shared { mbarrier, .. } = &bulk.to
+        {
+            bulk.hides_proxies |= *mbarrier == addr;
+        }
     }
 
     /// An arrival of so many threads, after so many more bytes are expected.
@@ -216,7 +228,10 @@ impl<'a> Builder<'_, 'a> {
             _ => BulkTo::Global { byte_mask },
         };
         let space = if to_shared { Space::Cluster } else { Space::Shared };
-        self.emit(Op::Bulk(Box::new(Bulk { to, shared, space, global, reduces, bytes, coordinates })));
+        // Triton's shared memory has one name, and `cuda::memcpy_async` is known by what follows.
+        let hides_proxies = self.names.variables.contains_key("global_smem");
+        let bulk = Bulk { to, shared, space, global, reduces, bytes, coordinates, hides_proxies };
+        self.emit(Op::Bulk(Box::new(bulk)));
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use crate::op::{
 };
 use crate::parse::ast::Operand;
 use crate::regs::Bank;
+use crate::table::pattern;
 
 impl<'a> Builder<'_, 'a> {
     /// `ld` and `st`. Captures: semantics, scope, space, cache hints…, cache policy, vector, type.
@@ -271,7 +272,7 @@ impl<'a> Builder<'_, 'a> {
         }
     }
 
-    /// `ldmatrix` and `stmatrix`. Captures: count, trans, space.
+    /// `ldmatrix` and `stmatrix`. Captures: count, then trans, space and the format in memory, where the form has them.
     pub(super) fn matrix(
         &mut self,
         is_store: bool,
@@ -286,12 +287,18 @@ impl<'a> Builder<'_, 'a> {
         };
         let (address, data) = if is_store { (0, 1) } else { (1, 0) };
         let addr = self.address(&operands[address], address + 1)?;
-        let of_bytes = self.mnemonic.ends_with(".b8");
+        let of_bytes = pattern::parts(self.mnemonic).any(|part| matches!(part, "m16n16" | "m16n8"));
         let each = if of_bytes && !is_store { 2 } else { 1 };
         let regs = self.word_vector(&operands[data], data + 1, each * matrices, !is_store)?;
-        let space = shared_space(captures[2]);
-        let transposed = !captures[1].is_empty();
-        let matrix = Box::new(Matrix { space, addr, transposed, of_bytes, loads: !is_store, regs });
+        let space = shared_space(captures.iter().find(|word| word.starts_with("shared")).unwrap_or(&""));
+        let transposed = captures.contains(&"trans");
+        let packed_bits = match captures[captures.len() - 1] {
+            "b6x16_p32" => Some(6),
+            "b4x16_p64" => Some(4),
+            _ => None,
+        };
+        let loads = !is_store;
+        let matrix = Box::new(Matrix { space, addr, transposed, of_bytes, packed_bits, loads, regs });
         self.emit(if is_store { Op::StoreMatrix(matrix) } else { Op::LoadMatrix(matrix) });
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Statements to decoded programs: names resolved, operands in registers, control flow analysed.
 
+mod cancel;
 mod control;
 mod expected;
 mod formal;
@@ -9,6 +10,7 @@ mod lookup;
 mod memory;
 mod operand;
 mod place;
+mod register;
 mod scope;
 mod video;
 mod warp;
@@ -21,7 +23,7 @@ pub(crate) use lookup::lanes;
 
 use crate::error::LoadError;
 use crate::op::{Constant, ConstantSlot, Formal, Guard, Inst, Op, Pc, Program, Proxy, Reg, Scope};
-use crate::parse::ast::{self, RegWidth, Space, Statement};
+use crate::parse::ast::{self, Space, Statement};
 use crate::regs::{Bank, Slot};
 use crate::table::family::Family;
 use crate::{allocate, cfg, compact};
@@ -76,6 +78,10 @@ pub(crate) struct Names<'a> {
     pub(crate) functions: HashMap<&'a str, u32>,
     /// Whether each function has a body.
     pub(crate) has_body: Vec<bool>,
+    /// Whether each function is a kernel.
+    pub(crate) is_entry: Vec<bool>,
+    /// The bytes of each function's parameters.
+    pub(crate) param_bytes: Vec<Vec<u32>>,
     /// The module's `.target`.
     pub(crate) target: &'a str,
     /// Compiled without optimisation.
@@ -107,6 +113,10 @@ pub(crate) struct Builder<'m, 'a> {
     mnemonic: &'a str,
     guard: Option<Guard>,
     continues: bool,
+    /// Whether a register is a vector.
+    has_vectors: bool,
+    /// Results that are registers, and their places in the frame.
+    register_returns: Vec<(Reg, u32)>,
 }
 
 /// Decodes every function body; the list has an empty program where there is none. `refused` becomes what is refused of each
@@ -137,6 +147,8 @@ pub(crate) fn programs<'a>(
                 mnemonic: "",
                 guard: None,
                 continues: false,
+                has_vectors: false,
+                register_returns: Vec::new(),
             };
             let mut errors = Vec::new();
             let program = builder.function(function, &mut errors);
@@ -158,6 +170,7 @@ pub(crate) fn programs<'a>(
 impl<'a> Builder<'_, 'a> {
     fn function(mut self, function: &ast::Function<'a>, refused: &mut Vec<LoadError>) -> Program {
         let before = refused.len();
+        self.program.hides_proxies = function.name.contains("__cp_async_bulk_shared_global");
         refused.extend(self.formals(function).and_then(|()| self.addressed_formals(function)).err());
         for (line, statement) in function.body.iter().flatten() {
             self.line = *line;
@@ -166,8 +179,11 @@ impl<'a> Builder<'_, 'a> {
         if function.body.is_some() && refused.len() == before {
             // Control may run off the end, which returns (PTX ISA §9.7.12.6).
             self.guard = None;
-            self.emit(Op::Return);
-            match self.resolve_labels() {
+            let resolved = self.return_registers().and_then(|()| {
+                self.emit(Op::Return);
+                self.resolve_labels()
+            });
+            match resolved {
                 Err(error) => refused.push(error),
                 Ok(()) => {
                     cfg::set_reconvergence(&mut self.program);
@@ -195,7 +211,10 @@ impl<'a> Builder<'_, 'a> {
             };
             let list = if is_return { &mut self.program.returns } else { &mut self.program.params };
             list.push(Formal { offset, bytes });
-            self.declare(variable.name, symbol)?;
+            match variable.register {
+                Some(width) => self.register_formal(variable, width, offset, is_return)?,
+                None => self.declare(variable.name, symbol)?,
+            }
         }
         Ok(())
     }
@@ -214,7 +233,7 @@ impl<'a> Builder<'_, 'a> {
 
     fn statement(&mut self, statement: &Statement<'a>) -> Result<(), LoadError> {
         match statement {
-            Statement::Register { name, count, width } => self.register(name, *count, *width),
+            Statement::Register { name, count, width, lanes } => self.register(name, *count, *width, *lanes),
             Statement::Variable(variable) => self.variable(variable),
             Statement::Label(name) => {
                 let pc = self.pc();
@@ -235,42 +254,12 @@ impl<'a> Builder<'_, 'a> {
             Statement::Location { here: (_, 0, _), .. } => Ok(()),
             Statement::Location { here, inlined_at } => {
                 let pc = self.pc();
-                let (file, line) = self.places.locate(*here, *inlined_at);
-                self.program.locations.push((pc, file, line));
+                let (file, line, calls) = self.places.locate(*here, *inlined_at);
+                self.program.locations.push(pc, (file, line), calls);
                 Ok(())
             }
             Statement::Instruction(instruction) => self.instruction(instruction),
         }
-    }
-
-    fn register(&mut self, name: &'a str, count: Option<u32>, width: RegWidth) -> Result<(), LoadError> {
-        let (bank, bits) = match width {
-            RegWidth::Pred => (Bank::Pred, 1),
-            RegWidth::Bits(bits @ (64 | 128)) => (Bank::Double, bits),
-            RegWidth::Bits(bits) => (Bank::Word, bits),
-        };
-        // A 128-bit register is two of 64 bits.
-        let each = if bits == 128 { 2 } else { 1 };
-        let slot = self.allocate(bank, each * count.unwrap_or(1))?;
-        let first = Reg { bank, slot, bits };
-        match count {
-            Some(count) => self.scopes.declare_range(name, count, first),
-            None => return self.declare(name, Symbol::Reg(first)),
-        }
-        Ok(())
-    }
-
-    /// Fresh registers; the sum over all declarations is bounded, as each of them is.
-    fn allocate(&mut self, bank: Bank, count: u32) -> Result<Slot, LoadError> {
-        let total = &mut self.program.registers[bank as usize];
-        let first = *total;
-        *total += count as usize;
-        const LIMIT: u64 = 1 << 21;
-        if *total as u64 > LIMIT {
-            let value = *total as u64;
-            return Err(LoadError::Range { line: self.line, what: "register count", value, limit: LIMIT });
-        }
-        Ok(first as Slot)
     }
 
     fn variable(&mut self, variable: &ast::Variable<'a>) -> Result<(), LoadError> {
@@ -313,7 +302,13 @@ impl<'a> Builder<'_, 'a> {
             None => None,
             Some((name, negated)) => Some(Guard { slot: self.predicate(name, 0)?, negated }),
         };
-        let operands = &instruction.operands;
+        self.scopes.forget_elements();
+        let with_elements: Vec<ast::Operand<'a>>;
+        let mut operands = &instruction.operands;
+        if self.has_vectors && operands.iter().any(|operand| self.vector(operand).is_some()) {
+            with_elements = operands.iter().map(|operand| self.spelt_out(operand)).collect();
+            operands = &with_elements;
+        }
         self.places.instruction(self.mnemonic, self.guard.is_some(), operands);
         let is_vector = operands.iter().any(|o| matches!(o, ast::Operand::Vector(_)));
         if let Some(captures) = lookup::captures_of(Family::MovVector, self.mnemonic)
@@ -370,6 +365,12 @@ impl<'a> Builder<'_, 'a> {
             Family::Branch => self.branch(operands),
             Family::BranchTable => self.branch_table(operands),
             Family::Call => self.call(operands),
+            Family::Return => {
+                self.count(operands, 0)?;
+                self.return_registers()?;
+                self.emit(Op::Return);
+                Ok(())
+            }
             Family::Cvt => self.cvt(captures, operands),
             Family::CvtPack => self.cvt_pack(captures, operands),
             Family::Video => self.video(operands),
@@ -397,6 +398,9 @@ impl<'a> Builder<'_, 'a> {
             | Family::BulkReduce
             | Family::PeerReduce
             | Family::TensorReduce => self.bulk(family, captures, operands),
+            Family::TryCancel => self.try_cancel(captures, operands),
+            Family::IsCanceled => self.is_canceled(operands),
+            Family::FirstCta => self.first_cta(captures, operands),
             Family::StoreAsync | Family::ReduceAsync => self.store_async(captures, operands),
             Family::TensorMapReplace => self.tensor_map_replace(captures, operands),
             Family::TensorMapCopy => self.tensor_map_copy(captures, operands),
@@ -422,7 +426,6 @@ impl<'a> Builder<'_, 'a> {
             | Family::ClusterArrive
             | Family::ClusterWait
             | Family::Fence
-            | Family::Return
             | Family::Exit
             | Family::Trap => {
                 self.count(operands, 0)?;
@@ -443,7 +446,6 @@ impl<'a> Builder<'_, 'a> {
                         "global" => &[Proxy::AsyncGlobal],
                         _ => &[Proxy::AsyncShared],
                     }),
-                    Family::Return => Op::Return,
                     Family::Exit => Op::Exit,
                     _ => Op::Trap,
                 });

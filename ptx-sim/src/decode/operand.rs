@@ -2,7 +2,7 @@
 
 use super::Builder;
 use super::scope::Symbol;
-use crate::error::LoadError;
+use crate::error::{LAUNCH, LoadError};
 use crate::op::{Addr, Constant, Op, Reg, Special};
 use crate::parse::ast::Operand;
 use crate::regs::{Bank, Slot};
@@ -181,6 +181,10 @@ impl<'a> Builder<'_, 'a> {
             return Ok(self.variable_address(index, offset));
         }
         if let Some(&index) = self.names.functions.get(name) {
+            if self.names.is_entry[index as usize] {
+                let instruction = format!("{LAUNCH}{name}");
+                return Err(LoadError::Unsupported { line: self.line, instruction });
+            }
             if !self.names.has_body[index as usize] {
                 return Err(LoadError::NoBody { line: self.line, name: name.to_owned() });
             }

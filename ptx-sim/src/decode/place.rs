@@ -47,16 +47,16 @@ impl<'a> Places<'a> {
         list
     }
 
-    /// Takes a `.loc`; file and line of what follows.
+    /// Takes a `.loc`; file and line of what follows, and the lines of that file at which it was inlined, from the inside out.
     ///
     /// Of the calls that it was inlined through, that is the innermost in the file of the outermost: what a header holds is not
     /// what the user can mend. Where nothing tells the calls, it is the line of the function's file before, by which control came.
-    pub(super) fn locate(&mut self, here: Place, inlined_at: Option<Place>) -> (u32, u32) {
+    pub(super) fn locate(&mut self, here: Place, inlined_at: Option<Place>) -> (u32, u32, Vec<u32>) {
         if let Some(own) = self.own_file {
             if here.0 == own {
                 self.own_line = Some(here.1);
             }
-            return (own, self.own_line.unwrap_or(here.1));
+            return (own, self.own_line.unwrap_or(here.1), Vec::new());
         }
         self.inlined.insert(here, inlined_at);
         let mut chain = vec![here];
@@ -67,7 +67,8 @@ impl<'a> Places<'a> {
             chain.push(*outer);
         }
         let file = chain[chain.len() - 1].0;
-        chain.iter().find(|place| place.0 == file).map_or((here.0, here.1), |place| (place.0, place.1))
+        let mut own = chain.iter().filter(|place| place.0 == file).map(|place| place.1);
+        (file, own.next().unwrap_or(here.1), own.collect())
     }
 
     /// Control comes to a label.

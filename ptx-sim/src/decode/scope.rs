@@ -8,6 +8,8 @@ use crate::op::{Pc, Reg};
 #[derive(Clone, Debug)]
 pub(super) enum Symbol<'a> {
     Reg(Reg),
+    /// A vector of so many registers, by its first.
+    Vector(Reg, u32),
     /// A module variable.
     Variable(u32),
     /// Bytes of the frame's local memory.
@@ -40,11 +42,17 @@ struct Scope<'a> {
 pub(super) struct Scopes<'a> {
     all: Vec<Scope<'a>>,
     current: usize,
+    /// The elements of whole vectors that the instruction names, which `ELEMENTS` are called.
+    elements: Vec<Reg>,
 }
+
+/// Names that no register can have.
+const ELEMENTS: [&str; 16] =
+    ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15"];
 
 impl<'a> Scopes<'a> {
     pub(super) fn new() -> Self {
-        Scopes { all: vec![Scope::default()], current: 0 }
+        Scopes { all: vec![Scope::default()], current: 0, elements: Vec::new() }
     }
 
     pub(super) fn open(&mut self) {
@@ -74,8 +82,31 @@ impl<'a> Scopes<'a> {
         self.all[self.current].labels.insert(name, pc).is_none()
     }
 
+    /// Forgets the elements of the instruction before.
+    pub(super) fn forget_elements(&mut self) {
+        self.elements.clear();
+    }
+
+    /// Names for the elements of a vector that an instruction takes as a whole.
+    pub(super) fn elements(&mut self, first: Reg, lanes: u32) -> Vec<&'static str> {
+        let from = self.elements.len();
+        self.elements.extend((0..lanes).map(|at| element(first, at)));
+        ELEMENTS[ELEMENTS.len().min(from)..].iter().copied().take(lanes as usize).collect()
+    }
+
     /// The innermost meaning of a name.
     pub(super) fn find(&self, name: &str) -> Option<Symbol<'a>> {
+        if name.starts_with(|c: char| c.is_ascii_digit()) {
+            return self.elements.get(name.parse::<usize>().ok()?).copied().map(Symbol::Reg);
+        }
+        if let Some((vector, part)) = name.split_once('.')
+            && !part.contains('.')
+            && let Some(Symbol::Vector(first, lanes)) = self.find(vector)
+        {
+            let at = ["x", "y", "z", "w"].iter().zip(["r", "g", "b", "a"]);
+            let at = at.take(lanes as usize).position(|(axis, colour)| part == *axis || part == colour)?;
+            return Some(Symbol::Reg(element(first, at as u32)));
+        }
         let number_at = name.len() - name.bytes().rev().take_while(u8::is_ascii_digit).count();
         let mut at = self.current;
         loop {
@@ -106,6 +137,12 @@ impl<'a> Scopes<'a> {
             at = self.all[at].parent;
         }
     }
+}
+
+/// A register of a vector.
+fn element(first: Reg, at: u32) -> Reg {
+    let each = if first.bits == 128 { 2 } else { 1 };
+    Reg { slot: first.slot + each * at, ..first }
 }
 
 impl Range<'_> {

@@ -131,12 +131,27 @@ impl Warp {
                             let detail = "the mbarrier lies in another CTA than the target";
                             return Err(Fault::at(FindingKind::BadOperand, lane, barrier).saying(detail));
                         }
-                        self.bulk_load(&chunks, lane, rank, window::in_cta(barrier), cta)?;
+                        let by_async_proxy = !op.hides_proxies && !self.hides_proxies(frame, cta);
+                        let to = (rank, window::in_cta(barrier));
+                        self.bulk_load(&chunks, (lane, by_async_proxy), to, cta)?;
                     }
                 }
                 BulkTo::Peer { mbarrier } => {
                     let barrier = addresses(&self.frame(frame)?.regs, mbarrier)[lane];
                     self.bulk_peer(op, frame, (lane, shared, global[lane], barrier), cta)?;
+                }
+                BulkTo::Answer { mbarrier, to_all } => {
+                    let barrier = addresses(&self.frame(frame)?.regs, mbarrier)[lane];
+                    let barrier = window::in_cta(shared_address(Space::Cluster, barrier));
+                    let own = cta.rank_of(Space::Cluster, lane, &mut { shared })?;
+                    let ranks = if *to_all { 0..cta.launch.cluster_ctas() } else { own..own + 1 };
+                    check_alignment(cta, lane, window::in_cta(shared), 16)?;
+                    let at = window::in_cta(shared);
+                    let no = Chunk { shared: at, global: 0, skip: 0, bytes: 0, element: TensorType::U8 };
+                    for rank in ranks {
+                        cta.rank_of(Space::Cluster, lane, &mut { window::of_rank(rank, 0) })?;
+                        self.bulk_load(std::slice::from_ref(&no), (lane, true), (rank, barrier), cta)?;
+                    }
                 }
                 BulkTo::Global { byte_mask } => {
                     let mut chunks = self.chunks(op, frame, (lane, shared, global[lane]), cta)?;
@@ -151,6 +166,13 @@ impl Warp {
             }
         }
         Ok(())
+    }
+
+    /// Whether the function that called this frame's copies for those who know of no proxies.
+    fn hides_proxies(&self, frame: usize, cta: &Cta<'_>) -> bool {
+        let caller = self.frames[frame].as_ref().and_then(|own| own.caller);
+        let caller = caller.and_then(|(caller, ..)| self.frames[caller].as_ref());
+        caller.is_some_and(|caller| cta.launch.program(caller.program).hides_proxies)
     }
 
     /// From this CTA's shared memory to that of another.
@@ -308,13 +330,7 @@ impl Warp {
     }
 
     /// The part of a chunk that is in global memory. It is read now, and may be read until the agent has done what it does at that time.
-    fn read_source(
-        &mut self,
-        lane: usize,
-        chunk: &Chunk,
-        (agent, time): (Agent, u32),
-        cta: &mut Cta<'_>,
-    ) -> Outcome<Words> {
+    fn read_source(&mut self, lane: usize, chunk: &Chunk, later: Later, cta: &mut Cta<'_>) -> Outcome<Words> {
         let Some((allocation, at)) = self.locate(lane, chunk.global, chunk.bytes, cta)? else {
             return Ok([0; 4]);
         };
@@ -325,8 +341,10 @@ impl Warp {
         if !checks.async_copies {
             self.note_global(RaceAccess::Read, allocation, (lane, at, chunk.bytes), None, cta)?;
         } else if allocation.races.is_watching() {
-            let who = self.proxy_who(lane, agent, time, cta);
-            let (access, target) = (RaceAccess::ProxyRead(Proxy::AsyncGlobal), (allocation, at, chunk.bytes));
+            let who = Who { later: Some(later), ..self.who(lane, None, cta) };
+            let through_proxy = RaceAccess::ProxyRead(Proxy::AsyncGlobal);
+            let access = if later.by_async_proxy { through_proxy } else { RaceAccess::Read };
+            let target = (allocation, at, chunk.bytes);
             let by = (self.index, self.place());
             note_global(access, target, &who, &mut Held::default(), by, cta)?;
         }
@@ -336,21 +354,22 @@ impl Warp {
     fn bulk_load(
         &mut self,
         chunks: &[Chunk],
-        lane: usize,
-        rank: u32,
-        mbarrier: u64,
+        (lane, by_async_proxy): (usize, bool),
+        (rank, mbarrier): (u32, u64),
         cta: &mut Cta<'_>,
     ) -> Outcome {
-        let Some((agent, time, offset)) = self.later_mbarrier(true, lane, rank, mbarrier, cta)? else {
+        let Some((agent, time, offset)) = self.later_mbarrier(by_async_proxy, lane, rank, mbarrier, cta)?
+        else {
             return Ok(());
         };
+        let later = Later { agent, time, by_async_proxy };
         let mut landing = Vec::with_capacity(chunks.len());
         for chunk in chunks {
             let mut words = [0; 4];
             if chunk.bytes > 0 {
-                words = shifted(&self.read_source(lane, chunk, (agent, time), cta)?, chunk.skip);
+                words = shifted(&self.read_source(lane, chunk, later, cta)?, chunk.skip);
             }
-            let who = self.proxy_who(lane, agent, time, cta);
+            let who = Who { later: Some(later), ..self.who(lane, None, cta) };
             let target = cta.at_rank(rank);
             let Some(to) = target.shared.offset(lane, chunk.shared, 16)? else { continue };
             let noted = target.shared.note_bulk_write(to, 16, &who);

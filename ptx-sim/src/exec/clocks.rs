@@ -5,6 +5,8 @@
 /// Looks at a clock, and instructions of the CTA, without a change after which the time stands still.
 const LOOKS: u32 = 16;
 const QUIET: u64 = 1 << 15;
+/// The same once the time has stood still: a lock that waits by the clock does so for each of its threads.
+const QUIET_AGAIN: u64 = 1 << 9;
 /// Steps that the time makes without a change, each of which may be the end of a delay: the last is longer than a month of nanoseconds.
 const STEPS: u32 = 1024;
 
@@ -18,20 +20,24 @@ pub(super) struct Clocks {
     looks: u32,
     steps: u32,
     still: Option<u64>,
+    has_stood: bool,
 }
 
 impl Clocks {
     pub(super) fn look(&mut self, changes: (u64, u64), executed: u64) -> u64 {
         if self.changes != changes {
-            *self = Clocks { skipped: self.skipped, changes, since: executed, ..Clocks::default() };
+            let (skipped, has_stood) = (self.skipped, self.has_stood);
+            *self = Clocks { skipped, has_stood, changes, since: executed, ..Clocks::default() };
         }
         if let Some(still) = self.still {
             return still;
         }
         self.looks += 1;
         let now = executed + self.skipped;
-        if self.looks >= LOOKS && executed - self.since > QUIET {
+        let quiet = if self.has_stood { QUIET_AGAIN } else { QUIET };
+        if self.looks >= LOOKS && executed - self.since > quiet {
             self.still = Some(now);
+            self.has_stood = true;
         }
         now
     }
@@ -72,5 +78,25 @@ mod tests {
         assert!(!clocks.skip(), "it goes on");
         let moved = looks(&mut clocks, 1);
         assert!(looks(&mut clocks, 1) > moved, "something changed");
+    }
+
+    #[test]
+    fn time_that_has_stood_still_does_so_sooner() {
+        let mut clocks = Clocks::default();
+        let mut executed = 0;
+        let mut looks_until_still = |clocks: &mut Clocks, changes| {
+            let mut count = 0;
+            while clocks.still.is_none() {
+                executed += 40;
+                clocks.look((changes, 0), executed);
+                count += 1;
+            }
+            count
+        };
+        assert_eq!(looks_until_still(&mut clocks, 0), QUIET / 40 + 1);
+        assert!(clocks.skip());
+        clocks.look((1, 0), 0);
+        assert!(clocks.still.is_none(), "something changed");
+        assert!(looks_until_still(&mut clocks, 2) <= u64::from(LOOKS));
     }
 }

@@ -333,6 +333,11 @@ impl<'c> Cta<'c> {
         let mut finding = self.finding(fault, warp.index, warp.at);
         if !moved {
             finding.source = self.launch.source(warp.place());
+            if let Some(source) = &mut finding.source {
+                let calls = warp.calls().into_iter().filter_map(|at| self.launch.source(at));
+                let own = calls.filter(|call| call.file == source.file);
+                source.called_at.extend(own.flat_map(|call| [vec![call.line], call.called_at].concat()));
+            }
         }
         match self.deferred.take() {
             // A missing barrier is why nobody had written yet.

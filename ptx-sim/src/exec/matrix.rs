@@ -51,10 +51,10 @@ impl Warp {
                         cta.shared.dark(offset, 16)
                     }
                 };
-                *row = cta.shared.load(offset, 16);
+                *row = unpacked(matrix, cta.shared.load(offset, 16));
                 if unwritten != 0 {
                     any_dark = true;
-                    dark[r] = widened(unwritten);
+                    dark[r] = unpacked(matrix, widened(unwritten));
                 }
             }
         }
@@ -103,7 +103,9 @@ impl Warp {
         }
         cta.counters.shared_load.add_known(shape.wavefronts, addressed, 16);
         let regs = &mut self.frame(frame)?.regs;
-        let row = |lane: usize| cta.shared.row(low[lane].wrapping_sub(window::SHARED_BASE as u32));
+        let row = |lane: usize| {
+            unpacked(matrix, cta.shared.row(low[lane].wrapping_sub(window::SHARED_BASE as u32)))
+        };
         if matrix.of_bytes {
             let addressed = |lane: &usize| *lane < 8 * matrix.regs.len();
             let rows: [Rows; 4] = std::array::from_fn(|m| {
@@ -177,6 +179,14 @@ impl Warp {
         }
         Ok(())
     }
+}
+
+/// A row of memory, with a byte for each of its 16 elements where they have less there: the bits above are zeros.
+fn unpacked(matrix: &Matrix, row: [u32; 4]) -> [u32; 4] {
+    let Some(bits) = matrix.packed_bits else { return row };
+    let all = row.iter().rev().fold(0u128, |all, word| all << 32 | u128::from(*word));
+    let element = |at: u32| (all >> (bits * at)) as u32 & ((1 << bits) - 1);
+    std::array::from_fn(|word| (0..4).fold(0, |sum, i| sum | element(4 * word as u32 + i) << (8 * i)))
 }
 
 /// The row that a lane addresses is accessed for the lanes that hold it, at the address of one.
@@ -266,7 +276,8 @@ mod tests {
             |from: usize| -> Rows { std::array::from_fn(|r| std::array::from_fn(|w| byte(from + r, w))) };
         let addr = Addr { bank: Bank::Word, slot: 0, offset: 0 };
         let (space, regs) = (Space::Shared, vec![0; 2]);
-        let matrix = Matrix { space, addr, transposed: true, of_bytes: true, loads: true, regs };
+        let matrix =
+            Matrix { space, addr, transposed: true, of_bytes: true, packed_bits: None, loads: true, regs };
         let (low, high) = (half(0), half(8));
         let got = values(&matrix, [&low, &high, &low, &low]);
         // Lane 5 has rows 4 to 7 of columns 1 and 9.
@@ -282,6 +293,28 @@ mod tests {
         let mut bytes: Vec<u8> = places.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
         bytes.sort_unstable();
         assert!(bytes.into_iter().eq(0..128));
+    }
+
+    #[test]
+    fn short_elements_become_bytes() {
+        let addr = Addr { bank: Bank::Word, slot: 0, offset: 0 };
+        let (space, regs) = (Space::Shared, vec![0]);
+        let mut matrix = Matrix {
+            space,
+            addr,
+            transposed: false,
+            of_bytes: false,
+            packed_bits: Some(4),
+            loads: true,
+            regs,
+        };
+        let row = [0x7654_3210, 0xfedc_ba98, !0, !0];
+        assert_eq!(unpacked(&matrix, row), [0x0302_0100, 0x0706_0504, 0x0b0a_0908, 0x0f0e_0d0c]);
+        matrix.packed_bits = Some(6);
+        // Elements 1, 2, 3, …, 16 of six bits each, and padding.
+        let all = (0..16).fold(0u128, |all, at| all | (at + 1) << (6 * at)) | !0 << 96;
+        let row = std::array::from_fn(|word| (all >> (32 * word)) as u32);
+        assert_eq!(unpacked(&matrix, row), [0x0403_0201, 0x0807_0605, 0x0c0b_0a09, 0x100f_0e0d]);
     }
 
     #[test]

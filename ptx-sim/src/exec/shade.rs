@@ -4,7 +4,7 @@
 
 use crate::compact::{Operand, Role};
 use crate::finding::{Fault, FindingKind, Outcome};
-use crate::op::{Inst, Op, Pc, Program, Space};
+use crate::op::{Access, Inst, Op, Pc, Program, Reg, Space};
 use crate::regs::{Bank, LANES, Slot};
 
 use super::access::lanes;
@@ -167,25 +167,7 @@ impl Warp {
             Op::Load(access) => {
                 self.shade_used(frame, access.addr.bank, access.addr.slot, active, "an address", cta)
             }
-            Op::Store(access) => {
-                self.shade_used(frame, access.addr.bank, access.addr.slot, active, "an address", cta)?;
-                if !matches!(access.space, Space::Global | Space::Generic) {
-                    return Ok(());
-                }
-                for reg in &access.regs {
-                    let (bits, origin) = self.first_shade(frame, reg.bank, reg.slot, active);
-                    let width = 8 * u32::from(access.element_bytes);
-                    let all = if width == 64 { u64::MAX } else { (1 << width) - 1 };
-                    // Padding may be copied along with what surrounds it.
-                    let whole_bytes = (0..8).all(|b| matches!(bits >> (8 * b) & 0xff, 0 | 0xff));
-                    let is_result = origin.is_some_and(|o| o.computed) || bits & all == all || !whole_bytes;
-                    if bits != 0 && is_result && self.stores_globally(access.space, frame, access, active) {
-                        self.undefined(origin, "a result", cta)?;
-                        self.clear(frame, reg.bank, reg.slot, active);
-                    }
-                }
-                Ok(())
-            }
+            Op::Store(access) => self.shade_store(access, frame, active, cta),
             Op::Call(_) | Op::Return | Op::Exit | Op::Nothing | Op::Branch { .. } => Ok(()),
             Op::BranchTable { index, .. } => {
                 self.shade_used(frame, Bank::Word, *index, active, "a jump", cta)
@@ -232,6 +214,33 @@ impl Warp {
                 Ok(())
             }
         }
+    }
+
+    /// A store of undefined bits to global memory leaves a wrong result there. A strong one that has defined bits beside them is
+    /// a message (the state of a tile in look-back: its status is defined, its sum is not where nobody reads it), and a copy.
+    fn shade_store(&mut self, access: &Access, frame: usize, active: u32, cta: &mut Cta<'_>) -> Outcome {
+        self.shade_used(frame, access.addr.bank, access.addr.slot, active, "an address", cta)?;
+        if !matches!(access.space, Space::Global | Space::Generic) {
+            return Ok(());
+        }
+        let width = 8 * u32::from(access.element_bytes);
+        let all = if width == 64 { u64::MAX } else { (1 << width) - 1 };
+        let is_whole = |of: &Reg| self.first_shade(frame, of.bank, of.slot, active).0 & all == all;
+        let is_message = access.order.is_strong() && !access.regs.iter().all(is_whole);
+        for reg in &access.regs {
+            let (bits, origin) = self.first_shade(frame, reg.bank, reg.slot, active);
+            // Padding may be copied along with what surrounds it.
+            let whole_bytes = (0..8).all(|b| matches!(bits >> (8 * b) & 0xff, 0 | 0xff));
+            let is_result = origin.is_some_and(|o| o.computed) || bits & all == all || !whole_bytes;
+            if bits == 0 || !is_result || is_message && whole_bytes {
+                continue;
+            }
+            if self.stores_globally(access.space, frame, access, active) {
+                self.undefined(origin, "a result", cta)?;
+                self.clear(frame, reg.bank, reg.slot, active);
+            }
+        }
+        Ok(())
     }
 
     fn stores_globally(&self, space: Space, frame: usize, access: &crate::op::Access, active: u32) -> bool {

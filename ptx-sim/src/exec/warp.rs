@@ -185,6 +185,23 @@ impl Warp {
         self.frames.get(frame).and_then(Option::as_ref).and_then(|f| f.called_at).unwrap_or(at)
     }
 
+    /// The calls that led to the frame of what is executed, from the inside out. Of a library's function, those that led to its call.
+    pub(super) fn calls(&self) -> Vec<(usize, Pc)> {
+        let (mut list, mut frame) = (Vec::new(), self.at_frame);
+        while let Some(own) = self.frames.get(frame).and_then(Option::as_ref)
+            && let Some((caller, pc, ..)) = own.caller
+            && list.len() < 64
+        {
+            if let Some(program) = self.frames[caller].as_ref().map(|f| f.program)
+                && own.called_at.is_none()
+            {
+                list.push((program, pc));
+            }
+            frame = caller;
+        }
+        list
+    }
+
     /// What others see who are told by these lanes: all that the warp has seen, and what the lanes did.
     pub(super) fn release_clock(&self, active: u32) -> Clock {
         let mut clock = self.clock.clone();

@@ -60,6 +60,8 @@ pub(crate) enum BulkTo {
     Peer { mbarrier: Addr },
     /// To global memory, in the thread's bulk group; of every 16 bytes those that the mask names, if there is one.
     Global { byte_mask: Option<Slot> },
+    /// No copy: the answer of `clusterlaunchcontrol.try_cancel`, 16 bytes in this CTA's shared memory, or in each one's of the cluster.
+    Answer { mbarrier: Addr, to_all: bool },
 }
 
 /// `cp.async.bulk` and `cp.async.bulk.tensor`.
@@ -76,6 +78,9 @@ pub(crate) struct Bulk {
     /// Bytes of a range; `None` for a tensor.
     pub(crate) bytes: Option<Slot>,
     pub(crate) coordinates: Vec<Slot>,
+    /// Whether its user knows of no proxies, and could not place a fence for them: of `cuda::memcpy_async` (the CUDA C++
+    /// Programming Guide's programs have no fence around it) and of Triton, which leaves some out.
+    pub(crate) hides_proxies: bool,
 }
 
 /// `cp.async.mbarrier.arrive`.

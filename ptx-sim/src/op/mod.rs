@@ -2,11 +2,13 @@
 
 mod compare;
 mod hopper;
+mod location;
 mod order;
 mod warp;
 
 pub(crate) use compare::*;
 pub(crate) use hopper::*;
+pub(crate) use location::Locations;
 pub(crate) use order::*;
 pub(crate) use warp::*;
 
@@ -36,7 +38,7 @@ pub(crate) struct Reg {
 }
 
 /// An address operand: a register plus a constant.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Addr {
     pub(crate) bank: Bank,
     pub(crate) slot: Slot,
@@ -463,7 +465,9 @@ pub(crate) struct Program {
     /// Bytes of local memory of a frame.
     pub(crate) local_bytes: u32,
     /// `.loc` positions: first instruction, file, line.
-    pub(crate) locations: Vec<(Pc, u32, u32)>,
+    pub(crate) locations: Locations,
+    /// Whether it copies for `cuda::memcpy_async`, in builds that inline nothing.
+    pub(crate) hides_proxies: bool,
     /// Functions that it may call, and module variables that it names.
     pub(crate) callees: Vec<u32>,
     pub(crate) variables: Vec<u32>,
@@ -487,12 +491,5 @@ impl Program {
     /// The registers that each instruction's operation reads and writes.
     pub(crate) fn operands(&self) -> &[Box<[Operand]>] {
         self.operands.get_or_init(|| compact::operands(&self.insts))
-    }
-
-    /// File and line of the last `.loc` before an instruction.
-    pub(crate) fn location(&self, pc: Pc) -> Option<(u32, u32)> {
-        let index = self.locations.partition_point(|l| l.0 <= pc).checked_sub(1)?;
-        let (_, file, line) = self.locations[index];
-        Some((file, line))
     }
 }

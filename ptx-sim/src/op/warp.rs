@@ -13,6 +13,8 @@ pub(crate) struct Matrix {
     pub(crate) transposed: bool,
     /// Whether elements have 8 bits, of 16 by 16 or 16 by 8 of them, which are transposed.
     pub(crate) of_bytes: bool,
+    /// Bits of an element in memory, where a load makes bytes of shorter ones.
+    pub(crate) packed_bits: Option<u32>,
     pub(crate) loads: bool,
     pub(crate) regs: Vec<Slot>,
 }

@@ -35,6 +35,8 @@ pub(crate) struct Variable<'a> {
     pub(crate) bytes: u64,
     pub(crate) is_extern: bool,
     pub(crate) init: Vec<InitValue<'a>>,
+    /// Of a function's parameter that is a register.
+    pub(crate) register: Option<RegWidth>,
     pub(crate) line: u32,
 }
 
@@ -84,11 +86,12 @@ pub(crate) struct Instruction<'a> {
 /// One statement of a function body.
 #[derive(Clone, Debug)]
 pub(crate) enum Statement<'a> {
-    /// `.reg`: a name, and the count of the `<n>` form.
+    /// `.reg`: a name, the count of the `<n>` form, and the elements of a vector.
     Register {
         name: &'a str,
         count: Option<u32>,
         width: RegWidth,
+        lanes: u32,
     },
     Variable(Variable<'a>),
     Label(&'a str),

@@ -105,14 +105,7 @@ impl<'a> Parser<'_, 'a> {
 
     fn registers(&mut self, list: &mut Body<'a>) -> Result<(), LoadError> {
         let line = self.line();
-        let kind = self.word("a register type")?;
-        let width = match kind {
-            ".pred" => RegWidth::Pred,
-            _ => {
-                let bytes = number::type_bytes(kind).ok_or_else(|| unsupported(line, kind))?;
-                RegWidth::Bits(bytes as u8 * 8)
-            }
-        };
+        let (width, lanes) = self.register_type()?;
         loop {
             let name = self.word("a register name")?;
             let count = if self.take(b'<') {
@@ -126,9 +119,26 @@ impl<'a> Parser<'_, 'a> {
             } else {
                 None
             };
-            list.push((line, Statement::Register { name, count, width }));
+            list.push((line, Statement::Register { name, count, width, lanes }));
             if !self.take(b',') {
                 return self.expect(b';', "`;`");
+            }
+        }
+    }
+
+    /// The type of registers, and how many of them a vector has.
+    pub(super) fn register_type(&mut self) -> Result<(RegWidth, u32), LoadError> {
+        let line = self.line();
+        let mut lanes = 1;
+        loop {
+            match self.word("a register type")? {
+                ".v2" => lanes = 2,
+                ".v4" => lanes = 4,
+                ".pred" if lanes == 1 => return Ok((RegWidth::Pred, 1)),
+                kind => {
+                    let bytes = number::type_bytes(kind).ok_or_else(|| unsupported(line, kind))?;
+                    return Ok((RegWidth::Bits(bytes as u8 * 8), lanes));
+                }
             }
         }
     }

@@ -9,7 +9,7 @@ mod trim;
 pub(crate) use trim::only;
 
 use crate::error::LoadError;
-use ast::{Function, InitValue, Module, Space, Variable};
+use ast::{Function, InitValue, Module, RegWidth, Space, Variable};
 use lex::{Kind, Token};
 
 /// Largest variable that is accepted; a damaged length must not exhaust memory.
@@ -180,6 +180,7 @@ impl<'a> Parser<'_, 'a> {
             let line = self.line();
             match self.word("`.param`")? {
                 ".param" => list.push(self.variable(Space::Param, false)?),
+                ".reg" => list.push(self.register_parameter(line)?),
                 other => return Err(unsupported(line, other)),
             }
             if !self.take(b',') && !self.peek(b')') {
@@ -187,6 +188,19 @@ impl<'a> Parser<'_, 'a> {
             }
         }
         Ok(list)
+    }
+
+    /// A parameter of a function that is a register (PTX ISA §7.1).
+    fn register_parameter(&mut self, line: u32) -> Result<Variable<'a>, LoadError> {
+        let (width, lanes) = self.register_type()?;
+        let RegWidth::Bits(bits @ (8 | 16 | 32 | 64)) = width else {
+            return Err(unsupported(line, ".reg parameter of this type"));
+        };
+        let name = self.word("a name")?;
+        let mut variable =
+            self.variable_named(name, Space::Param, false, (None, u32::from(bits) / 8, lanes))?;
+        variable.register = Some(width);
+        Ok(variable)
     }
 
     /// One declaration statement after its state space, up to the semicolon.
@@ -265,7 +279,8 @@ impl<'a> Parser<'_, 'a> {
             });
         }
         let align = align.unwrap_or(element * lanes);
-        Ok(Variable { space, name, align, element, lanes, bytes, is_extern, init, line })
+        let register = None;
+        Ok(Variable { space, name, align, element, lanes, bytes, is_extern, init, register, line })
     }
 
     fn align(&mut self) -> Result<u32, LoadError> {

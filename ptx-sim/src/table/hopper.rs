@@ -372,6 +372,20 @@ pub(super) const ROWS: &[FamilyRow] = &[
     ),
     row(
         "sm_100a+",
+        Family::LoadMatrix,
+        "ldmatrix sync aligned m16n16 {x1 x2} {trans} [shared shared::cta] b8x16 {b6x16_p32 b4x16_p64}",
+        "9.7.14.5.15",
+        "the same of elements of 6 or 4 bits, packed at the start of each row of 16 bytes, which become bytes",
+    ),
+    row(
+        "sm_100a+",
+        Family::LoadMatrix,
+        "ldmatrix sync aligned m8n16 {x1 x2 x4} [shared shared::cta] b8x16 {b6x16_p32 b4x16_p64}",
+        "9.7.14.5.15",
+        "loads 8×16 matrices of such elements as bytes; lane 8m + r addresses row r of matrix m",
+    ),
+    row(
+        "sm_100a+",
         Family::StoreMatrix,
         "stmatrix sync aligned m16n8 {x1 x2 x4} {trans} [shared shared::cta] b8",
         "9.7.14.5.16",
@@ -390,6 +404,27 @@ pub(super) const ROWS: &[FamilyRow] = &[
         "stmatrix sync aligned m8n8 {x1 x2 x4} [trans] [shared shared::cta] b16",
         "9.7.14.5.16",
         "stores 8×8 matrices of 16-bit elements; lane 8m + r addresses row r of matrix m",
+    ),
+    row(
+        "sm_100",
+        Family::TryCancel,
+        "clusterlaunchcontrol try_cancel async [shared::cta] {mbarrier::complete_tx::bytes} [multicast::cluster::all] b128",
+        "9.7.13.17",
+        "asks for the work of a cluster that has not started; all of them have started here, so that the answer, 16 bytes that count at the mbarrier, is no",
+    ),
+    row(
+        "sm_100",
+        Family::IsCanceled,
+        "clusterlaunchcontrol query_cancel is_canceled pred b128",
+        "9.7.13.18",
+        "p = whether the answer is yes",
+    ),
+    row(
+        "sm_100",
+        Family::FirstCta,
+        "clusterlaunchcontrol query_cancel {get_first_ctaid get_first_ctaid::x get_first_ctaid::y get_first_ctaid::z} [v4] b32 b128",
+        "9.7.13.18",
+        "d = where that cluster's first CTA is in the grid",
     ),
     row(
         "sm_90",

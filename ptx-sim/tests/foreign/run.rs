@@ -14,11 +14,15 @@ pub(crate) fn run(
     memory.write(input, &numbers).unwrap();
     memory.write(flag, &[0; 4 * 64]).unwrap();
     let mut params: Vec<u8> = [input, out, flag].into_iter().flat_map(u64::to_le_bytes).collect();
-    // Triton adds pointers to scratch memory, which these kernels do not use.
-    params.resize(module.entry(entry).unwrap().param_bytes(), 0);
+    // Triton adds pointers to scratch memory.
+    let param_bytes = module.entry(entry).unwrap().param_bytes();
+    if param_bytes > params.len() {
+        params.extend(memory.alloc(4096).to_le_bytes());
+        params.resize(param_bytes, 0);
+    }
     let mut usual = LaunchConfig {
         limits: module.limits(),
-        dynamic_smem_bytes: if params.len() > 24 { 64 } else { 0 },
+        dynamic_smem_bytes: if params.len() > 24 { 16 << 10 } else { 0 },
         ..LaunchConfig::new([4, 1, 1], [128, 1, 1])
     };
     config(&mut usual);

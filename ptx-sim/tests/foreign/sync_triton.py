@@ -141,6 +141,34 @@ def ok_two_levels(a, out, flag):
             tl.store(out + 2048 + i, tl.load(out + 1024 + i) + tl.load(out + 1152 + i))
 
 
+@triton.jit
+def ok_copies_by_tensor(a, out, flag):
+    # Triton puts no fence between the initialisation of an mbarrier and the copy that counts at it.
+    x = tl.make_tensor_descriptor(a, [64, 64], [64, 1], [16, 32])
+    y = tl.make_tensor_descriptor(out, [64, 64], [64, 1], [16, 32])
+    row = tl.program_id(0) * 16
+    for c in range(2):
+        y.store([row, c * 32], x.load([row, c * 32]) + 1)
+
+
+@triton.jit
+def ok_histogram(a, out, flag):
+    # All warps zero the same places of shared memory.
+    i = tl.arange(0, 512)
+    counts = tl.histogram(tl.load(a + tl.program_id(0) * 512 + i) % 32, 32)
+    tl.store(out + tl.program_id(0) * 32 + tl.arange(0, 32), counts)
+
+
+@triton.jit
+def bad_tensor_read_back(a, out, flag):
+    i = tl.arange(0, 128)
+    x = tl.make_tensor_descriptor(out, [64, 64], [64, 1], [16, 64])
+    row = tl.program_id(0) * 16
+    x.store([row, 0], tl.full((16, 64), 3, tl.int32))
+    y = tl.load(out + (row * 64 + 1024) % 4096 + i)  # BUG global-race uninitialized async-pending
+    tl.store(flag + i % 64, y, mask=i < 64)
+
+
 if __name__ == "__main__":
     signature = {"a": "*i32", "out": "*i32", "flag": "*i32"}
     texts = []
