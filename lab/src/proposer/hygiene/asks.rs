@@ -124,8 +124,11 @@ impl Asks {
         let mut named: BTreeMap<&str, &str> = BTreeMap::new();
         before.len() == now.len()
             && before.iter().zip(now).all(|(old, new)| {
-                let is_new =
-                    self.names.contains(old) && !after.names.contains(old) && !self.names.contains(new);
+                let is_fixed = old.starts_with("assert") || matches!(old.as_str(), "true" | "false");
+                let is_new = !is_fixed
+                    && self.names.contains(old)
+                    && !after.names.contains(old)
+                    && !self.names.contains(new);
                 old == new || (is_new && after.names.contains(new) && *named.entry(old).or_insert(new) == new)
             })
     }
