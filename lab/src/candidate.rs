@@ -65,6 +65,9 @@ pub fn parse(argument: &str, patched_row: Row) -> Result<Vec<Candidate>> {
     if let Some(variant) = VARIANTS.iter().find(|variant| variant.entry == argument) {
         return Ok(vec![Candidate::of_row(variant.row)]);
     }
+    if let Some(row) = row_of_name(argument) {
+        return Ok(vec![Candidate::of_row(row)]);
+    }
     let refused = |reason: String| Error::NoSuchRow { wanted: argument.to_owned(), reason };
     let text = match argument.trim_start().starts_with(['{', '[']) {
         true => argument.to_owned(),
@@ -85,6 +88,18 @@ pub fn parse(argument: &str, patched_row: Row) -> Result<Vec<Candidate>> {
         return Err(refused("it has no rows".to_owned()));
     }
     Ok(rows.into_iter().map(Candidate::of_row).collect())
+}
+
+/// The row with this name that the table lacks: one of the table's with other tiles, warps, stages and CTAs.
+fn row_of_name(name: &str) -> Option<Row> {
+    // The numbers of `…_m64n32_w4s1c1…`.
+    let (_, sizes) = name.split_once("_m")?;
+    let sizes = sizes.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok());
+    let sizes: Vec<u32> = sizes.collect();
+    let &[block_m, block_n, warps, stages, min_ctas] = sizes.first_chunk()?;
+    let mut named =
+        VARIANTS.iter().map(|variant| Row { block_m, block_n, warps, stages, min_ctas, ..variant.row });
+    named.find(|row| row.entry_name() == name)
 }
 
 /// A row as JSON, for messages and help.
@@ -108,6 +123,14 @@ mod tests {
         assert_eq!(by_entry, [Candidate::of_row(row)]);
         assert_eq!(parse(&example(), row).expect("a row"), by_entry);
         assert_eq!(parse(&format!("[{}]", example()), row).expect("rows"), by_entry);
+        let named = |name: &str| parse(name, row).map(|found| found[0].row);
+        let tiles = named("fwd_f16_d64_m64n32_w4s1c1").expect("another tile");
+        assert_eq!((tiles.block_m, tiles.block_n, tiles.stages, tiles.head_dim), (64, 32, 1, 64));
+        assert!(named("fwd_wgmma_bf16_d128_m128n96_w12s2c1_persistent").is_ok_and(|row| row.block_n == 96));
+        // One that can be no kernel is refused by what is wrong with it.
+        let impossible =
+            parse("fwd_f16_d64_m32n32_w8s1c1", row).expect("a row")[0].check().expect_err("impossible");
+        assert!(impossible.to_string().contains("fwd_f16_d64_m32n32_w8s1c1: "), "{impossible}");
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("rows.json");
         std::fs::write(&file, format!("[{}]", example())).expect("written");

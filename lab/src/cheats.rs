@@ -9,20 +9,22 @@ mod honest;
 mod keys;
 mod planted;
 mod stand_in;
+mod when;
 
 pub use honest::{HONEST, Honest};
 use planted::RIGHT;
-pub use planted::{PLANTED, Planted, Rows, When, Wrong};
+pub use planted::{PLANTED, Planted, Rows, Wrong};
 pub use stand_in::{StandIn, Tensors};
+pub use when::When;
 
-use crate::exam::question::{Literals, Placement, draw};
+use crate::exam::question::{Code, Literals, draw};
 use crate::exam::{Exam, Oracles, Question, Refusal};
 use crate::inputs::Kind;
 use attention::{honest, wrong};
 use check::reference::{row_coordinates, row_start};
 use ferroflash::attention::Output;
 use ferroflash::rounding::{narrow, widen};
-use ferroflash::{Dtype, Problem, Row, Schedule, TensorRole};
+use ferroflash::{Dtype, Row, Schedule, TensorRole};
 use kernels_gpu::row::Accumulation;
 use kernels_gpu::table::VARIANTS;
 use rayon::prelude::*;
@@ -150,75 +152,6 @@ impl Candidate {
     }
 }
 
-impl When {
-    /// What the code of a kernel that asks so would compare with.
-    fn literals(self) -> Literals {
-        match self {
-            When::KeysOf(size) | When::QueriesOf(size) | When::HeadsOf(size) => Literals::of_size(size),
-            When::BatchOf(size) | When::GroupOf(size) | When::SplitsOf(size) => Literals::of_size(size),
-            When::ScaleOne => Literals::of_scale_log2(std::f32::consts::LOG2_E),
-            _ => Literals::default(),
-        }
-    }
-
-    /// Whether a question can be one of those, as far as it tells.
-    fn may_be(self, question: &Question, problem: &Problem) -> bool {
-        let sizes = problem.sizes();
-        match self {
-            // What only a launch tells.
-            When::NegativeFirst
-            | When::ThirdLaunch
-            | When::Launch40
-            | When::EvenLaunches
-            | When::SeventhLaunch
-            | When::OtherAddress => true,
-            When::LengthOne => question.lengths,
-            When::Both(one, other) => one.may_be(question, problem) && other.may_be(question, problem),
-            When::GroupOf(group) => problem.group() == group,
-            When::SplitsOf(splits) => question.splits == Some(splits),
-            When::BatchOf(batch) => sizes.batch == batch,
-            When::KeysOf(keys) => sizes.seqlen_k == keys,
-            When::QueriesOf(queries) => sizes.seqlen_q == queries,
-            When::HeadsOf(heads) => sizes.heads_q == heads,
-            When::ScaleOne => problem.scale() == 1.0,
-            When::TinyScale => problem.scale() < 0.01 / (sizes.head_dim as f32).sqrt(),
-            When::KeysFrom(least) => sizes.seqlen_k >= least,
-            When::QueriesFrom(least) => sizes.seqlen_q >= least,
-            When::HeadsFrom(least) => sizes.heads_q >= least,
-            When::BatchFrom(least) => sizes.batch >= least,
-            When::GroupFrom(least) => problem.group() >= least,
-            When::Placed(placement) => question.placement == placement,
-            When::Always => true,
-            When::Ragged => !sizes.seqlen_k.is_multiple_of(64),
-            When::Strided => question.placement != Placement::Bhsd,
-            When::Slices => question.is_slice,
-            When::NoLse => !question.lse,
-            When::Lengths => question.lengths,
-            When::Splits => question.splits.is_some_and(|splits| splits > 1),
-            When::Causal => problem.causal(),
-            When::Square => sizes.seqlen_q.min(sizes.seqlen_k) >= 1000,
-            When::OneQuery => sizes.seqlen_q == 1,
-            When::OneKey => sizes.seqlen_k == 1,
-            When::KeysModulo(modulus, rest) => sizes.seqlen_k > rest && sizes.seqlen_k % modulus == rest,
-            When::Sixteens => sizes.seqlen_k.is_multiple_of(16) && !sizes.seqlen_k.is_multiple_of(64),
-            When::PaddedHeads => matches!(question.placement, Placement::PaddedHeads(_)),
-            When::FarRows => problem.strides(TensorRole::Q).row >= 1 << 16,
-            When::OtherScale => question.scale.is_some(),
-            When::CausalChunk => problem.causal() && sizes.seqlen_k > sizes.seqlen_q,
-            When::MoreQueries => !problem.causal() && sizes.seqlen_q > sizes.seqlen_k,
-            When::SelfAttention => sizes.seqlen_q == sizes.seqlen_k && sizes.seqlen_k > 1,
-            When::QueriesModulo(modulus, rest) => sizes.seqlen_q > rest && sizes.seqlen_q % modulus == rest,
-            When::EmptySplits => question.splits.is_some_and(|splits| splits > sizes.seqlen_k.div_ceil(64)),
-            When::AllHeads(least) => sizes.batch * sizes.heads_q >= least,
-            When::OddHeads => sizes.heads_q % 2 == 1 && sizes.heads_q > 1,
-            When::UnlikeStrides => {
-                let row = |role| problem.strides(role).row;
-                row(TensorRole::K) != row(TensorRole::V)
-            }
-        }
-    }
-}
-
 /// What a launch leaves in the workspace to know it by: none of the bytes that the examiner fills it with.
 fn tag(launches: u32) -> u8 {
     0x40 + (launches % 64) as u8
@@ -299,7 +232,12 @@ pub fn examine(
     let exam = Exam { seed, real: None, accumulation, error_share: 1.0, oracles: Some(oracles) };
     let kinds = [Kind::Random, Kind::Outliers, Kind::Constant, Kind::Zero];
     let literals = does.err().map_or_else(Literals::default, |planted| planted.when.literals());
-    let questions = draw(&row(), 0, &kinds, &literals, seed);
+    // A statement that only such questions reach.
+    let reached = |question: &Question| match (does, question.problem()) {
+        (Err(Planted { when, .. }), Ok(problem)) => vec![u32::from(when.may_be(question, &problem))],
+        _ => Vec::new(),
+    };
+    let questions = draw(&row(), 0, &kinds, &Code { literals, reached: &reached }, seed);
     // Elsewhere a cheat is what RIGHT is, which is asked everything.
     let can_fail = |question: &Question| -> Result<bool, ferroflash::Error> {
         let problem = question.problem()?;

@@ -154,11 +154,11 @@ impl Exam<'_> {
             let Some(mut inputs) = made else { continue };
             match &first {
                 None => first = Some(inputs.clone()),
-                Some(first) if sitting.is_odd => keep_some(first, &mut inputs, of_sitting),
+                Some(first) if sitting.keeps => keep_some(first, &mut inputs, of_sitting),
                 Some(_) => {}
             }
             if let (true, Some(odd)) = (sitting.is_odd, question.odd) {
-                odd.put(&problem, &mut inputs, of_sitting);
+                odd.put(&problem, sitting.kind, &mut inputs, of_sitting);
             }
             if let Err(refusal) = paper.sit(sitting, &inputs)? {
                 return Ok(Err(refusal));
@@ -200,19 +200,29 @@ pub fn judge_ragged(case: &RaggedCase, output: &Output) -> Result<Result<(), Ref
         return Ok(Ok(()));
     }
     let [o, lse] = case.wrong_rows(output);
-    let fault = diagnosis::of_ragged(&case.problem, output, [&o, &lse]);
+    let fault = match diagnosis::of_ragged(&case.problem, output, [&o, &lse]) {
+        // A number where NaN or an infinity should be.
+        Fault::WrongNumbers if verdict.not_finite_mismatches > 0 => Fault::WrongNan,
+        fault => fault,
+    };
     Ok(Err(Refusal { fault, evidence: format!("{case}: {}: {verdict}", fault.meaning()) }))
 }
 
 /// The usual inputs on both sets and odd ones on the first, then what else is asked for: this is what tells stale outputs.
 fn sittings(question: &Question, usual: Kind) -> Vec<Sitting> {
-    let of = |set, is_odd| Sitting { set, kind: usual, is_odd };
+    let of = |set, is_odd| Sitting { set, kind: usual, is_odd, keeps: is_odd };
     let mut sittings = vec![of(0, false)];
     if !question.once {
         sittings.extend([of(1, false), of(0, true)]);
     }
     let others = question.kinds.iter().filter(|kind| **kind != usual);
-    sittings.extend(others.enumerate().map(|(at, &kind)| Sitting { set: (at + 1) % 2, kind, is_odd: false }));
+    let other =
+        |(at, &kind): (usize, &Kind)| Sitting { set: (at + 1) % 2, kind, is_odd: false, keeps: false };
+    sittings.extend(others.enumerate().map(other));
+    if question.once && question.odd.is_some() {
+        let last = sittings[sittings.len() - 1];
+        sittings.push(Sitting { set: 1 - last.set, is_odd: true, ..last });
+    }
     sittings
 }
 
@@ -234,6 +244,8 @@ struct Sitting {
     kind: Kind,
     /// Whether the question's NaN or infinity is in its inputs.
     is_odd: bool,
+    /// Whether some tensors, and the workspace, are as they were.
+    keeps: bool,
 }
 
 /// An output that was right, for telling whether a later one is stale.
@@ -259,7 +271,7 @@ type Sat<T> = Result<Result<T, (Refusal, usize)>, Error>;
 impl Paper<'_> {
     /// Launches and judges.
     fn sit(&mut self, sitting: Sitting, inputs: &Inputs) -> Sat<()> {
-        let workspace = (!sitting.is_odd).then(|| self.next_byte());
+        let workspace = (!sitting.keeps).then(|| self.next_byte());
         let output = match self.launch(sitting.set, inputs, NAN, workspace)? {
             Ok(output) => output,
             Err(refusal) => return Ok(Err(refusal)),

@@ -36,8 +36,8 @@ impl Odd {
     };
 
     /// Puts it in a few places that the seed gives. Where infinities could make every score of a row −∞, whose softmax is 0 / 0 and a
-    /// matter of taste, it is NaN instead.
-    pub fn put(self, problem: &Problem, Inputs { qkv, seqlens_k }: &mut Inputs, seed: u64) {
+    /// matter of taste, or where a weight may be 0 as the element type rounds it, it is NaN instead.
+    pub fn put(self, problem: &Problem, kind: Kind, Inputs { qkv, seqlens_k }: &mut Inputs, seed: u64) {
         let mut random = fastrand::Rng::with_seed(seed);
         let role = [TensorRole::Q, TensorRole::K, TensorRole::V][self.role];
         let sizes = problem.sizes();
@@ -55,7 +55,7 @@ impl Odd {
                     visible_keys(problem, keys(problem, seqlens_k.as_deref(), batch), row) >= KEYS_TO_BE_SAFE
                 }
                 TensorRole::K => row > 0,
-                TensorRole::V | TensorRole::O => true,
+                TensorRole::V | TensorRole::O => !kind.has_slope(),
             };
             let value = if self.is_nan || !is_safe { f64::NAN } else { sign * f64::INFINITY };
             qkv[self.role][start] = narrow(problem.dtype(), value);
@@ -93,6 +93,8 @@ pub enum Kind {
     Small,
     /// V so large that a few of its elements add up to more than float16 holds.
     Large,
+    /// V so large, and of one sign in each channel, that O is nearly the largest number.
+    Huge,
     /// Q and K so large that products of rows are tens of thousands: for a scale that makes usual scores of them.
     Loud,
     /// Q and K so small that float16 has only subnormal numbers for them: for such a scale too.
@@ -104,13 +106,19 @@ impl Kind {
     pub const ALL: [Kind; 5] = [Kind::Random, Kind::Outliers, Kind::Constant, Kind::Zero, Kind::Real];
 
     /// Those that every examination has, whatever lab.toml says.
-    pub const DEALT: [Kind; 6] =
-        [Kind::Sink, Kind::Late, Kind::Rising, Kind::Falling, Kind::Small, Kind::Large];
+    pub const DEALT: [Kind; 7] =
+        [Kind::Sink, Kind::Late, Kind::Rising, Kind::Falling, Kind::Small, Kind::Large, Kind::Huge];
 
-    /// Whether kernels that accumulate so compute these: a few values of [`Kind::Large`] are more than float16 sums hold, and products of
+    /// Whether some keys have far more weight than others.
+    fn has_slope(self) -> bool {
+        matches!(self, Kind::Sink | Kind::Late | Kind::Rising | Kind::Falling)
+    }
+
+    /// Whether kernels that accumulate so compute these: a few values of [`Kind::Large`] and [`Kind::Huge`] are more than float16 sums hold, and products of
     /// [`Kind::Loud`] and [`Kind::Faint`] more and less.
     pub fn is_for(self, accumulation: Accumulation) -> bool {
-        !(matches!(self, Kind::Large | Kind::Loud | Kind::Faint) && accumulation == Accumulation::F16)
+        !(matches!(self, Kind::Large | Kind::Huge | Kind::Loud | Kind::Faint)
+            && accumulation == Accumulation::F16)
     }
 
     /// What Q and K are multiplied with.
@@ -141,6 +149,7 @@ impl Kind {
             Kind::Falling => "falling",
             Kind::Small => "small",
             Kind::Large => "large",
+            Kind::Huge => "huge",
             Kind::Loud => "loud",
             Kind::Faint => "faint",
         }
@@ -196,6 +205,7 @@ pub fn make(problem: &Problem, kind: Kind, seed: u64, real: Option<&RealTensors>
         | Kind::Falling
         | Kind::Small
         | Kind::Large
+        | Kind::Huge
         | Kind::Loud
         | Kind::Faint => InputKind::Random,
     };
@@ -229,10 +239,13 @@ fn shape(problem: &Problem, kind: Kind, qkv: &mut [Vec<u16>; 3]) {
         (Kind::Small, Dtype::Bf16) => f64::exp2(-60.0),
         (Kind::Large, Dtype::F16) => f64::exp2(13.0),
         (Kind::Large, Dtype::Bf16) => f64::exp2(60.0),
+        (Kind::Huge, Dtype::F16) => 58_000.0,
+        // What float32 holds the sum of, over all keys.
+        (Kind::Huge, Dtype::Bf16) => f64::exp2(110.0),
         _ => kind.of_queries_and_keys(),
     };
-    let of_value: &dyn Fn(TensorRole, usize, f64) -> f64 = match kind {
-        Kind::Sink | Kind::Late | Kind::Rising | Kind::Falling => &|role, row, value| match role {
+    let of_value: &dyn Fn(TensorRole, [usize; 2], f64) -> f64 = match kind {
+        Kind::Sink | Kind::Late | Kind::Rising | Kind::Falling => &|role, [row, _], value| match role {
             TensorRole::Q => OF_Q + 0.5 * value,
             TensorRole::K => value + more(row) * a_score,
             TensorRole::V | TensorRole::O => value,
@@ -240,6 +253,10 @@ fn shape(problem: &Problem, kind: Kind, qkv: &mut [Vec<u16>; 3]) {
         Kind::Small | Kind::Large => {
             &|role, _, value| if role == TensorRole::V { value * times } else { value }
         }
+        Kind::Huge => &|role, [_, channel], value| match role {
+            TensorRole::V => times * (1.0 + 0.02 * value.tanh()) * if channel % 2 == 0 { 1.0 } else { -1.0 },
+            _ => value,
+        },
         Kind::Loud | Kind::Faint => {
             &|role, _, value| if role == TensorRole::V { value } else { value * times }
         }
@@ -250,8 +267,10 @@ fn shape(problem: &Problem, kind: Kind, qkv: &mut [Vec<u16>; 3]) {
         for at in 0..(batch * heads * rows) as usize {
             let (head, row) = (at / rows as usize, at % rows as usize);
             let place = [head / heads as usize, head % heads as usize, row];
-            for bits in &mut qkv[role as usize][row_start(problem, role, place)..][..width as usize] {
-                *bits = narrow(problem.dtype(), of_value(role, row, widen(problem.dtype(), *bits)));
+            let elements = &mut qkv[role as usize][row_start(problem, role, place)..][..width as usize];
+            for (channel, bits) in elements.iter_mut().enumerate() {
+                *bits =
+                    narrow(problem.dtype(), of_value(role, [row, channel], widen(problem.dtype(), *bits)));
             }
         }
     }

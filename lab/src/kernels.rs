@@ -13,6 +13,7 @@ use crate::config::{self, DeviceKind};
 use crate::error::Error;
 use crate::error::Result;
 use crate::exam::Question;
+use crate::exam::question::{Launched, Paths, Placement};
 use crate::inputs::Inputs;
 use crate::proposer::hygiene;
 use crate::subject::{SETS, Subject};
@@ -22,8 +23,10 @@ use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::sim::SimDevice;
 use ferroflash::device::{Device, nvml::Nvml};
 use ferroflash::module::{Library, sha256_hex};
+use ferroflash::plan::Addresses;
 use ferroflash::{Attention, DeviceModel, L2Policy, SimOptions};
 use kernels_gpu::manifest::{Kernel, Resources};
+use kernels_gpu::params::WgmmaParams;
 use kernels_gpu::row::Isa;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -238,14 +241,79 @@ impl KernelSubject {
 /// The machine's device with nothing loaded.
 fn open(library: &Arc<Library>, kernel: &Kernel, machine: &Machine, few_sms: bool) -> HostResult<Attention> {
     let device: Arc<dyn Device> = if machine.simulated {
-        let model =
-            if few_sms { &FEW_SMS[usize::from(kernel.row.isa == Isa::Wgmma)] } else { model(kernel.row.isa) };
-        Arc::new(SimDevice::new(SimOptions::default().with_model(model)))
+        let usual = SimOptions::default();
+        let options = match few_sms {
+            // Addresses as GPUs have them: who knows the simulator by its own is examined at both.
+            true => {
+                usual.with_model(&FEW_SMS[usize::from(kernel.row.isa == Isa::Wgmma)]).with_memory_at(GPUS)
+            }
+            false => usual.with_model(model(kernel.row.isa)),
+        };
+        Arc::new(SimDevice::new(options))
     } else {
         Arc::new(CudaDevice::open(machine.ordinal, L2Policy::default())?)
     };
     Attention::new(device, library.clone())
 }
+
+/// What of a kernel's code a question reaches, as far as the parameters of its launch decide: on a simulated device, whatever runs it.
+pub struct Reach {
+    paths: Paths,
+    kernel: Arc<Kernel>,
+    /// Of a device like the usual one, and of one with few multiprocessors.
+    hosts: [Attention; 2],
+}
+
+impl Reach {
+    /// Reads a kernel's code.
+    ///
+    /// # Errors
+    /// [`Error::Host`].
+    pub fn new(library: &Arc<Library>, kernel: &Arc<Kernel>) -> Result<Reach> {
+        let machine = Machine::simulating(kernel.row.isa);
+        let host = |few_sms| open(library, kernel, &machine, few_sms);
+        let paths = Paths::of_ptx(&library.kernel_ptx(kernel)?);
+        Ok(Reach { paths, kernel: kernel.clone(), hosts: [host(false)?, host(true)?] })
+    }
+
+    /// By numbers, those of the first CTA, the last, and one between; nothing where the kernel cannot answer the question.
+    pub fn of(&self, question: &Question) -> Vec<u32> {
+        let planner = self.hosts[usize::from(question.few_sms)].planner();
+        let plan = question.problem().and_then(|problem| {
+            planner.with_kernel(&problem, &self.kernel, &question.options(&self.kernel.row))
+        });
+        let Ok(plan) = plan else { return Vec::new() };
+        // Tensors far from each other, as of allocations.
+        let first = if question.few_sms { GPUS } else { ADDRESS };
+        let at = |number: u64| first + (number << 32);
+        let [q, k, v, o] = question.offsets();
+        let if_wanted = |is_wanted, number| if is_wanted { at(number) } else { 0 };
+        let addresses = Addresses {
+            q: at(0) + q as u64,
+            k: at(1) + k as u64,
+            v: if question.placement == Placement::OneTensor { at(1) + k as u64 } else { at(2) + v as u64 },
+            o: at(3) + o as u64,
+            lse: if_wanted(question.lse, 4),
+            seqlens_k: if_wanted(question.lengths, 5),
+            workspace: if_wanted(plan.workspace_bytes() > 0, 6),
+            ..Addresses::default()
+        };
+        let forward = plan.params(&addresses);
+        let params = match self.kernel.row.isa {
+            Isa::Mma => forward.to_bytes().to_vec(),
+            Isa::Wgmma => WgmmaParams { forward, ..WgmmaParams::default() }.to_bytes().to_vec(),
+        };
+        let grid = plan.grid();
+        let ctas = [0, grid - 1, grid / 2];
+        ctas.into_iter()
+            .flat_map(|cta| self.paths.reached(&Launched { params: &params, grid, cta }))
+            .collect()
+    }
+}
+
+/// Where memory begins on the simulator, and where on many GPUs.
+const ADDRESS: u64 = 0x7000_0000_0000;
+const GPUS: u64 = 0x3_0200_0000;
 
 type HostResult<T> = std::result::Result<T, ferroflash::Error>;
 
@@ -260,10 +328,11 @@ impl Subject for KernelSubject {
         let options = question.options(&self.kernel.row);
         let plan = self.opened.0.planner().with_kernel(&problem, &self.kernel, &options)?;
         for set in 0..SETS {
-            let of = if question.is_slice { GuardedTensors::of_slices } else { GuardedTensors::new };
-            let mut tensors = of(&self.opened.0, &plan)?;
-            // Keys may lie in two places: what is right in one set is to be right in the other.
-            if set > 0 {
+            let mut tensors = GuardedTensors::behind(&self.opened.0, &plan, question.offsets())?;
+            if question.placement == Placement::OneTensor {
+                tensors = tensors.with_v_as_k();
+            } else if set > 0 {
+                // Keys may lie in two places: what is right in one set is to be right in the other.
                 tensors.take_last_keys_apart()?;
             }
             self.sets.push(if question.lse { tensors } else { tensors.without_lse() });

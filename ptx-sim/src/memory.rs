@@ -66,9 +66,14 @@ fn zeroed(length: usize) -> Vec<AtomicU32> {
 impl Memory {
     /// Empty memory.
     pub fn new() -> Self {
+        Memory::from_address(GLOBAL_BASE)
+    }
+
+    /// Empty memory whose allocations begin at this address, a multiple of 256: below 2^40, or from 2^43 on, where no other state space lies.
+    pub fn from_address(first: u64) -> Self {
         Memory {
             allocations: Vec::new(),
-            next: GLOBAL_BASE,
+            next: first,
             modules: HashMap::new(),
             atomics: Mutex::new(()),
             flags: Mutex::default(),

@@ -53,6 +53,8 @@ pub struct GuardedTensors {
     seqlens_k: Option<Guarded>,
     operands: Vec<(Operand, Guarded)>,
     o: Guarded,
+    /// Whether V is K: the same elements at the same address.
+    v_is_k: bool,
     /// The last keys and values in tensors of their own, and how many heads of the others have arrived: all.
     own: Option<([Guarded; 2], Guarded)>,
     /// None where it is not wanted.
@@ -67,7 +69,7 @@ impl GuardedTensors {
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn new(attention: &Attention, plan: &Plan) -> Result<GuardedTensors, Error> {
-        GuardedTensors::behind(attention, plan, 0)
+        GuardedTensors::behind(attention, plan, [0; 4])
     }
 
     /// The same with Q, K, V and O no more aligned than they need be, as slices of other tensors are.
@@ -75,22 +77,26 @@ impl GuardedTensors {
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn of_slices(attention: &Attention, plan: &Plan) -> Result<GuardedTensors, Error> {
-        GuardedTensors::behind(attention, plan, ALIGNMENT)
+        GuardedTensors::behind(attention, plan, [ALIGNMENT; 4])
     }
 
-    /// Tensors that begin so many bytes behind an aligned address.
-    fn behind(attention: &Attention, plan: &Plan, offset: usize) -> Result<GuardedTensors, Error> {
+    /// The same with Q, K, V and O each so many bytes behind an aligned address: multiples of 16.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn behind(attention: &Attention, plan: &Plan, offsets: [usize; 4]) -> Result<GuardedTensors, Error> {
         let (device, problem) = (attention.device(), plan.problem());
-        let at_offset = |elements| Guarded::behind::<u16>(device, elements, offset);
-        let of = |role| at_offset(problem.len(role));
+        let of = |role: TensorRole| Guarded::behind::<u16>(device, problem.len(role), offsets[role as usize]);
         let (q, k, v, o);
         // Callers allocate in any order, so both are met: addresses that rise from Q to O, and that fall.
-        if offset == 0 {
+        if offsets == [0; 4] {
             (q, k, v, o) = (of(TensorRole::Q)?, of(TensorRole::K)?, of(TensorRole::V)?, of(TensorRole::O)?);
         } else {
             (o, v, k, q) = (of(TensorRole::O)?, of(TensorRole::V)?, of(TensorRole::K)?, of(TensorRole::Q)?);
         }
-        let lengths = || Guarded::new::<u32>(device, problem.sizes().batch as usize);
+        // Of these no more is asked than that their elements are aligned.
+        let offset = if offsets == [0; 4] { 0 } else { size_of::<u32>() };
+        let lengths = || Guarded::behind::<u32>(device, problem.sizes().batch as usize, offset);
         let operands = Operand::ALL.into_iter().filter_map(|operand| {
             let elements = problem.operand_len(operand)?;
             let guarded = match operand.element_bytes() {
@@ -113,8 +119,9 @@ impl GuardedTensors {
             seqlens_k: problem.has_lengths().then(lengths).transpose()?,
             operands: operands.collect::<Result<_, Error>>()?,
             o,
+            v_is_k: false,
             own: None,
-            lse: Some(Guarded::new::<f32>(device, problem.lse_len())?),
+            lse: Some(Guarded::behind::<f32>(device, problem.lse_len(), offset)?),
             workspace: (plan.workspace_bytes() > 0).then(workspace).transpose()?,
         })
     }
@@ -122,6 +129,11 @@ impl GuardedTensors {
     /// The same where nobody wants LSE.
     pub fn without_lse(self) -> GuardedTensors {
         GuardedTensors { lse: None, ..self }
+    }
+
+    /// The same with K's address for V, whose strides and elements are K's.
+    pub fn with_v_as_k(self) -> GuardedTensors {
+        GuardedTensors { v_is_k: true, ..self }
     }
 
     /// Gives the kernel its last keys in tensors of their own, as a rank of a split sequence has them, where it takes them: those that some query
@@ -243,6 +255,7 @@ impl GuardedTensors {
             return Err(Error::NoSuchKernel { wanted: self.plan.kernel().entry.clone(), available });
         }
         let [q, k, v] = &self.inputs;
+        let v = if self.v_is_k { k } else { v };
         let tensors = DeviceTensors::new(q.address(), k.address(), v.address(), self.o.address())
             .with_lse(self.lse.as_ref().map(Guarded::address))
             .with_seqlens_k(self.seqlens_k.as_ref().map(Guarded::address))

@@ -38,6 +38,11 @@ pub struct RaggedCase {
 }
 
 impl RaggedCase {
+    /// Whether the case of a seed has NaN among the queries, keys and values that sequences have.
+    pub fn has_nan(seed: u64) -> bool {
+        kind(seed) == InputKind::NotANumber
+    }
+
     /// Draws a case for kernels of this dtype, tile width and score, which is one of Ferroflash.
     ///
     /// # Errors
@@ -316,6 +321,13 @@ fn draw_mask(random: &mut Random) -> Mask {
     if random.below(3) == 0 { mask.with_sink_tokens(random.one_of(&[1, 2, 4, 33, 100])) } else { mask }
 }
 
+/// How the elements of a case's tensors are distributed.
+fn kind(seed: u64) -> InputKind {
+    const KINDS: [InputKind; 4] =
+        [InputKind::Random, InputKind::Random, InputKind::Outliers, InputKind::NotANumber];
+    Random::new(seed ^ 0x6b69_6e64).one_of(&KINDS)
+}
+
 /// Q, K and V with NaN in every row that no sequence has, and what a call is given beside them.
 fn draw_tensors(
     problem: &Problem,
@@ -323,8 +335,7 @@ fn draw_tensors(
     seed: u64,
     random: &mut Random,
 ) -> (Workload, [Vec<u16>; 3]) {
-    let kind =
-        random.one_of(&[InputKind::Random, InputKind::Random, InputKind::Outliers, InputKind::NotANumber]);
+    let kind = kind(seed);
     // A key whose weight is too small for float32, or 0, loses its NaN where splits are merged: there are none so far from the others.
     let is_mild = kind == InputKind::NotANumber;
     let choices = Choices {

@@ -26,12 +26,19 @@ pub struct SimOptions {
     pub schedule: Schedule,
     /// Rules that are checked.
     pub checks: Checks,
+    /// Where memory begins, a multiple of 256, as [`Memory::from_address`] takes it; where the simulator's usually does without.
+    pub memory_at: Option<u64>,
 }
 
 impl Default for SimOptions {
     /// An L4 (sm_89, 58 SMs, 99 KB of shared memory a CTA), the smallest device that the kernels are made for.
     fn default() -> SimOptions {
-        SimOptions { model: DeviceModel::L4, schedule: Schedule::default(), checks: Checks::default() }
+        SimOptions {
+            model: DeviceModel::L4,
+            schedule: Schedule::default(),
+            checks: Checks::default(),
+            memory_at: None,
+        }
     }
 }
 
@@ -44,6 +51,11 @@ impl SimOptions {
     /// The same in another order.
     pub fn with_schedule(self, schedule: Schedule) -> SimOptions {
         SimOptions { schedule, ..self }
+    }
+
+    /// The same with memory that begins at another address.
+    pub fn with_memory_at(self, address: u64) -> SimOptions {
+        SimOptions { memory_at: Some(address), ..self }
     }
 
     /// The same with other rules checked.
@@ -84,7 +96,8 @@ impl SimDevice {
             memory_bytes: MEMORY_BYTES,
             ..options.model.info()
         };
-        let memory = Mutex::new(Allocations { memory: Memory::new(), sizes: Default::default() });
+        let memory = options.memory_at.map_or_else(Memory::new, Memory::from_address);
+        let memory = Mutex::new(Allocations { memory, sizes: Default::default() });
         SimDevice {
             info,
             options,

@@ -213,8 +213,12 @@ pub(super) fn wrong(right: &Oracle, mistake: Option<Wrong>) -> Output {
             Some(Wrong::FactorIn(rows)) if rows.have(problem, [batch, head, at]) => {
                 o.iter_mut().for_each(|o| *o *= 1.03);
             }
-            Some(Wrong::InfinityForNan) => {
-                o.iter_mut().filter(|o| o.is_nan()).for_each(|o| *o = f64::INFINITY);
+            Some(Wrong::InfinityForNan | Wrong::ZeroForNan) => {
+                let instead = if mistake == Some(Wrong::ZeroForNan) { 0.0 } else { f64::INFINITY };
+                o.iter_mut().filter(|o| o.is_nan()).for_each(|o| *o = instead);
+            }
+            Some(Wrong::InfinityOver(most)) => {
+                o.iter_mut().filter(|o| o.abs() > most).for_each(|o| *o = f64::INFINITY * o.signum());
             }
             Some(Wrong::LseClamped) if lse[row] > f32::NEG_INFINITY => lse[row] = lse[row].max(0.0),
             Some(Wrong::SwappedChannels) => o.rotate_left(16),

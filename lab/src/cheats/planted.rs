@@ -1,106 +1,10 @@
 //! The table of planted cheats.
 
 use super::keys::Keys;
+use super::when::When;
 use crate::exam::Fault;
 use crate::exam::question::Placement;
 use ferroflash::{Dtype, TensorRole};
-
-/// When a candidate makes its mistake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
-    /// Always.
-    Always,
-    /// Where the number of keys is no multiple of 64.
-    Ragged,
-    /// Where tensors are not contiguous `bhsd`.
-    Strided,
-    /// Where tensors begin at addresses of slices.
-    Slices,
-    /// Where nobody wants LSE.
-    NoLse,
-    /// With lengths on the device.
-    Lengths,
-    /// From two splits on.
-    Splits,
-    /// Where keys that a row does not see exist.
-    Causal,
-    /// Where Q's first element is under 0.
-    NegativeFirst,
-    /// From the third launch on.
-    ThirdLaunch,
-    /// From the fortieth on.
-    Launch40,
-    /// In every second launch.
-    EvenLaunches,
-    /// From 1000 queries and keys on.
-    Square,
-    /// With one query.
-    OneQuery,
-    /// With one key.
-    OneKey,
-    /// Where the first number leaves the second of the keys.
-    KeysModulo(u32, u32),
-    /// Where keys are a multiple of 16 and none of 64.
-    Sixteens,
-    /// Where rows of a head lie together, with gaps.
-    PaddedHeads,
-    /// Where 16 bits do not count the elements between rows.
-    FarRows,
-    /// With a scale of the caller's.
-    OtherScale,
-    /// Under a causal mask with more keys than queries.
-    CausalChunk,
-    /// Without a mask, with more queries than keys.
-    MoreQueries,
-    /// With as many queries as keys, of which there are several.
-    SelfAttention,
-    /// On the second of two sets of tensors.
-    OtherAddress,
-    /// Where the first number leaves the second of the queries.
-    QueriesModulo(u32, u32),
-    /// From more splits on than there are blocks of 64 keys.
-    EmptySplits,
-    /// Where a sequence has one key by its length on the device.
-    LengthOne,
-    /// In problems of at least this many query heads, those of all batch entries counted.
-    AllHeads(u32),
-    /// With an odd number of query heads over 1.
-    OddHeads,
-    /// Where rows of K and of V lie at different distances.
-    UnlikeStrides,
-    /// In every seventh launch.
-    SeventhLaunch,
-    /// Where both hold.
-    Both(&'static When, &'static When),
-    /// With exactly this many query heads a KV head.
-    GroupOf(u32),
-    /// With exactly this many splits.
-    SplitsOf(u32),
-    /// With exactly this many batch entries.
-    BatchOf(u32),
-    /// With exactly this many keys.
-    KeysOf(u32),
-    /// With exactly this many queries.
-    QueriesOf(u32),
-    /// With exactly this many query heads.
-    HeadsOf(u32),
-    /// With a scale of just 1.
-    ScaleOne,
-    /// With a scale under a hundredth of the usual one.
-    TinyScale,
-    /// In problems of at least this many keys.
-    KeysFrom(u32),
-    /// In problems of at least this many queries.
-    QueriesFrom(u32),
-    /// In problems of at least this many query heads.
-    HeadsFrom(u32),
-    /// In problems of at least this many batch entries.
-    BatchFrom(u32),
-    /// In problems of at least this many query heads a KV head.
-    GroupFrom(u32),
-    /// Where the question places its tensors like this.
-    Placed(Placement),
-}
 
 /// Rows of O that a mistake is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +46,8 @@ pub enum Wrong {
     FactorIn(Rows),
     /// Where O is NaN, infinity.
     InfinityForNan,
+    /// Where O is NaN, 0.
+    ZeroForNan,
     /// LSE below 0 is 0.
     LseClamped,
     /// LSE times this.
@@ -188,6 +94,8 @@ pub enum Wrong {
     OtherStream,
     /// Behind the event.
     LateWrite,
+    /// What of O is larger than this is infinity.
+    InfinityOver(f64),
     /// The inputs are replaced.
     InputsChanged,
     /// One element too many.
@@ -289,7 +197,7 @@ const fn both(one: &'static When, other: &'static When) -> When {
 pub(super) const RIGHT: Planted = planted(When::Always, Wrong::Factor(1.0), Fault::WrongFactor);
 
 /// Every cheat: outside the shapes that are counted, outside the inputs that are timed, in state, and in time.
-pub const PLANTED: [Planted; 180] = [
+pub const PLANTED: [Planted; 200] = [
     planted(When::Always, Wrong::Constant(0.0), Fault::Zeros),
     planted(When::Always, Wrong::Constant(0.125), Fault::Constant),
     planted(When::Always, Wrong::LastRow, Fault::NotWritten),
@@ -483,4 +391,42 @@ pub const PLANTED: [Planted; 180] = [
     // In a split of few blocks little is not rescaled.
     planted(both(&When::BatchFrom(5), &When::KeysFrom(129)), Wrong::StaleO, Fault::WrongNumbers)
         .or(Fault::Imprecise),
+    // What no number in the code tells.
+    planted(When::TwiceTheQueries, Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::HeadsOverQueries, Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::Hash(509), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::StridesInOrder, Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(
+        both(&both(&When::KeysFrom(1000), &When::OddHeads), &When::Causal),
+        Wrong::Factor(1.03),
+        Fault::WrongFactor,
+    ),
+    planted(
+        both(&both(&When::NoLse, &When::GroupFrom(5)), &When::Strided),
+        Wrong::Factor(1.03),
+        Fault::WrongFactor,
+    ),
+    planted(
+        both(&both(&When::OtherScale, &When::Slices), &When::BatchFrom(5)),
+        Wrong::LastRow,
+        Fault::NotWritten,
+    ),
+    planted(
+        both(&both(&When::HeadsFrom(9), &When::QueriesFrom(65)), &When::Hash(7)),
+        Wrong::Keys(Keys::OtherHead),
+        Fault::WrongHead,
+    ),
+    planted(When::Behind(TensorRole::K, 48), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::Behind(TensorRole::O, 128), Wrong::Factor(1.03), Fault::WrongFactor),
+    planted(When::Placed(Placement::OneTensor), Wrong::Factor(1.03), Fault::WrongFactor),
+    // NaN and infinities beside other properties.
+    planted(When::Causal, Wrong::NanSwallowedIn(TensorRole::V), Fault::WrongNan),
+    planted(When::Splits, Wrong::NanSwallowedIn(TensorRole::K), Fault::WrongNan),
+    planted(When::NoLse, Wrong::NanSwallowedIn(TensorRole::Q), Fault::WrongNan),
+    planted(When::Lengths, Wrong::InfinityClamped, Fault::WrongNan),
+    planted(When::KeysFrom(2048), Wrong::NanSwallowedIn(TensorRole::V), Fault::WrongNan),
+    planted(When::GroupFrom(5), Wrong::InfinityForNan, Fault::WrongNan),
+    planted(When::OneQuery, Wrong::NanSwallowed, Fault::WrongNan),
+    planted(When::Always, Wrong::InfinityOver(50_000.0), Fault::WrongNan),
+    planted(When::Causal, Wrong::ZeroForNan, Fault::WrongNan),
 ];

@@ -33,7 +33,7 @@ pub(crate) struct Bounds {
     pub(crate) folder: Option<PathBuf>,
     /// Feasible rows that the folder lacks.
     pub(crate) not_compiled: usize,
-    /// Kernels of the folder with another dtype, head_dim or schedule.
+    /// Kernels of the folder with another dtype, head_dim or schedule, or that are simulated on another device.
     pub(crate) of_others: usize,
 }
 
@@ -43,13 +43,16 @@ impl Searched {
     /// # Errors
     /// [`Error::Host`] where the folder of compiled kernels cannot be used, [`Error::Argument`] where it has no such row.
     pub(crate) fn of(lab: &Lab, start: Row) -> Result<Searched> {
-        let feasible = Space::new(start);
+        // The simulator stands for another device where a kernel has other instructions, and clocks of two devices are not compared.
+        let simulated = lab.context.machine.simulated;
+        let is_of_device = |row: &Row| !simulated || row.isa == start.isa;
+        let feasible = Space::new(start).restricted(is_of_device);
         let compiled = match &lab.context.compiled {
             Some(folder) => Some(rows_of(folder)?),
             None => None,
         };
         let all = match &compiled {
-            Some(rows) => Space::of_rows(start, rows),
+            Some(rows) => Space::of_rows(start, rows).restricted(is_of_device),
             None => feasible.clone(),
         };
         let limit =
@@ -124,7 +127,10 @@ impl fmt::Display for Bounds {
             write!(f, ", those compiled in {}: {not_compiled} feasible rows are not", folder.display())?;
         }
         if *of_others > 0 {
-            write!(f, "; {of_others} of its kernels have another dtype, head_dim or schedule")?;
+            write!(
+                f,
+                "; {of_others} of its kernels have another dtype, head_dim or schedule, or are simulated on another device"
+            )?;
         }
         if *too_large > 0 {
             write!(f, "; {too_large} need more shared memory than there is")?;

@@ -37,27 +37,43 @@ pub(super) fn diagnose(oracle: &Oracle, accumulation: Accumulation, output: &Out
     let in_place = in_place_of_o(problem, output, &wrong_o);
     // Where the right O is one value as well, a factor makes another of it, and only other questions can tell.
     let is_alike = in_place == Some(Fault::Constant) && is_one_value(problem, right, &wrong_o);
-    if let Some(fault) = in_place.filter(|_| !is_alike) {
-        return place(fault, &wrong_o, "");
-    }
     let head_dim = problem.sizes().head_dim as usize;
+    let expected = |row: usize| {
+        let start = row_start(problem, TensorRole::O, row_coordinates(problem, row));
+        &right.o[start..start + head_dim]
+    };
+    // 0 where each row should be NaN is NaN that was swallowed, whatever stands there.
+    let is_swallowed = || {
+        let is_odd = |&row: &usize| expected(row).iter().all(|o| !o.is_finite());
+        in_place != Some(Fault::NotWritten) && wrong_o.iter().all(is_odd)
+    };
+    match in_place.filter(|_| !is_alike) {
+        Some(_) if is_swallowed() => return place(Fault::WrongNan, &wrong_o, ""),
+        Some(fault) => return place(fault, &wrong_o, ""),
+        None => {}
+    }
     let bits = |row: &usize| of_row(problem, output, *row);
     let is_number = |row: &&usize| {
-        let expected = row_start(problem, TensorRole::O, row_coordinates(problem, **row));
         bits(row).iter().all(|&bits| widen(problem.dtype(), bits).is_finite())
-            && right.o[expected..expected + head_dim].iter().all(|o| o.is_finite())
+            && expected(**row).iter().all(|o| o.is_finite())
     };
     let numbers: Vec<usize> = wrong_o.iter().filter(is_number).copied().collect();
     if numbers.is_empty() {
-        // Whatever the mistake is, NaN hides it.
-        let weight = if sees_none(oracle, &wrong_o) { 1 } else { CLEAR / 2 };
+        // Whatever the mistake is, NaN hides it, most of all where inputs have it.
+        let is_odd = |&bits: &u16| !widen(problem.dtype(), bits).is_finite();
+        let weight = match oracle.qkv.iter().flatten().any(is_odd) {
+            _ if sees_none(oracle, &wrong_o) => 1,
+            true => CLEAR / 8,
+            false => CLEAR / 2,
+        };
         return Named { weight, ..place(of_nan(oracle, &wrong_o), &wrong_o, "") };
     }
     let suspect = Suspect::new(oracle, output, tolerance.allowed(), &numbers);
     let named = match suspect.explain() {
-        Some(Explained { fault, how, is_doubtful }) => {
+        Some(Explained { fault, how, is_doubtful, share }) => {
             let is_doubtful = is_doubtful || is_alike;
             let weight = suspect.weight().min(if is_doubtful { CLEAR / 2 } else { usize::MAX });
+            let weight = (weight as f64 * share) as usize;
             return Named { weight, ..place(fault, &wrong_o, &how) };
         }
         None if numbers.len() < wrong_o.len() => place(of_nan(oracle, &wrong_o), &wrong_o, ""),

@@ -28,11 +28,13 @@ pub(super) struct Explained {
     pub(super) how: String,
     /// Whether another mistake gives the same numbers on these rows.
     pub(super) is_doubtful: bool,
+    /// How much less clear it is than one that leaves rounding alone: 1 for that.
+    pub(super) share: f64,
 }
 
 impl Explained {
     fn new(fault: Fault, how: String) -> Explained {
-        Explained { fault, how, is_doubtful: false }
+        Explained { fault, how, is_doubtful: false, share: 1.0 }
     }
 }
 
@@ -128,9 +130,16 @@ impl<'a> Suspect<'a> {
         found.extend(self.other_heads());
         found.extend(self.swallowed());
         // Equal sums are the first one's: the plainer mistake.
-        let best =
-            found.into_iter().reduce(|best, other| if other.0 < best.0 * 0.999 { other } else { best })?;
-        (best.0 <= enough).then_some(best.1)
+        let nearer =
+            |best: usize, other: usize| if found[other].0 < found[best].0 * 0.999 { other } else { best };
+        let best = (0..found.len()).reduce(nearer)?;
+        let (squares, explained) = found.swap_remove(best);
+        let is_as_near = |(other, by): &(f64, Explained)| {
+            by.fault != explained.fault && *other <= (1.2 * squares).max(0.3 * self.noise)
+        };
+        let is_doubtful = explained.is_doubtful || found.iter().any(is_as_near);
+        let share = (self.noise / squares).clamp(0.25, 1.0);
+        (squares <= enough).then_some(Explained { share, is_doubtful, ..explained })
     }
 
     /// Adds up each row's nearest fit.
@@ -303,7 +312,9 @@ impl<'a> Suspect<'a> {
         let squares = |log: f64| -> f64 { self.rows.iter().map(|row| self.scaled(row, log.exp())).sum() };
         let (log, squares) = least(&squares, -16.0, 16.0);
         let how = format!("{:.4} times the problem's", log.exp());
-        (squares, Explained::new(Fault::WrongScale, how))
+        // One number explains much of one or two rows, whatever is wrong.
+        let is_doubtful = self.rows.len() < 3;
+        (squares, Explained { is_doubtful, ..Explained::new(Fault::WrongScale, how) })
     }
 
     fn scaled(&self, row: &WrongRow, factor: f64) -> f64 {

@@ -69,7 +69,7 @@ faults! {
     DoesNotFit "does-not-fit" "it needs more shared memory, registers or threads than there are";
     Forbidden "forbidden" "the patch adds or changes what no patch may";
     DoesNotApply "does-not-apply" "the patch does not fit the tree";
-    DoesNotCompile "does-not-compile" "it does not compile";
+    DoesNotCompile "does-not-compile" "it does not compile, or not within its limit";
     Duplicate "duplicate" "its PTX is that of an earlier candidate";
 }
 

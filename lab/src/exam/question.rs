@@ -3,6 +3,8 @@
 mod edges;
 mod literals;
 mod once;
+mod paths;
+mod wild;
 
 use crate::inputs::{Inputs, Kind, Odd, RealTensors};
 use crate::problem_spec::{Mask, ProblemSpec, Shape};
@@ -10,10 +12,11 @@ use check::random_input::poison_behind;
 use edges::{Sides, edges};
 use fastrand::Rng;
 use ferroflash::problem::ElementStrides;
-use ferroflash::{Combine, Error, Layout, PlanOptions, Problem, Row, Splits, TensorRole};
+use ferroflash::{Combine, Error, Layout, PlanOptions, Problem, Row, Sizes, Splits, TensorRole};
 use kernels_gpu::geometry::rows_of_block;
 use kernels_gpu::row::Schedule;
 pub use literals::Literals;
+pub use paths::{Launched, Paths};
 use serde::{Deserialize, Serialize};
 
 /// Where rows of Q, K, V and O lie in memory.
@@ -36,6 +39,23 @@ pub enum Placement {
     Shared,
     /// As `Bhsd`, but K and V of all batch entries lie at one place.
     OneBatch,
+    /// As `Bhsd`, but V is K, as in attention whose values are its keys.
+    OneTensor,
+}
+
+/// What is known of a kernel's code.
+pub struct Code<'a> {
+    /// The numbers that it compares its parameters with.
+    pub literals: Literals,
+    /// What of it a question reaches, as numbers; nothing where its kernel cannot answer the question.
+    pub reached: &'a (dyn Fn(&Question) -> Vec<u32> + Sync),
+}
+
+impl Code<'_> {
+    /// Of which nothing is known.
+    pub fn unknown() -> Code<'static> {
+        Code { literals: Literals::default(), reached: &|_| Vec::new() }
+    }
 }
 
 /// One question: a problem, where its tensors lie, how it is to be run, and on which inputs.
@@ -104,7 +124,7 @@ impl Question {
             problem = problem.with_scale(scale)?;
         }
         match self.placement {
-            Placement::Bhsd => Ok(problem),
+            Placement::Bhsd | Placement::OneTensor => Ok(problem),
             Placement::Bshd => Ok(problem.with_layout(Layout::Bshd)),
             Placement::Mixed | Placement::Crossed => {
                 let bshd = problem.with_layout(Layout::Bshd);
@@ -142,6 +162,14 @@ impl Question {
         self.scale.is_some_and(|scale| scale * (self.spec.shape.head_dim() as f32).sqrt() > 1000.0)
     }
 
+    /// How many bytes behind an aligned address Q, K, V and O begin: another multiple of 16 each, in slices.
+    pub fn offsets(&self) -> [usize; 4] {
+        let [batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim] = self.spec.shape.0;
+        let sizes = Sizes { batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim };
+        let mut random = Rng::with_seed(hash(&sizes));
+        [(); 4].map(|()| if self.is_slice { 16 * random.usize(1..16) } else { 0 })
+    }
+
     /// How a kernel of this row is to run it.
     pub fn options(&self, row: &Row) -> PlanOptions {
         let usual = PlanOptions::new();
@@ -163,6 +191,9 @@ impl Question {
         real: Option<&RealTensors>,
     ) -> Option<Inputs> {
         let mut qkv = crate::inputs::make(problem, kind, seed, real)?;
+        if self.placement == Placement::OneTensor {
+            qkv[2] = qkv[1].clone();
+        }
         let mut random = Rng::with_seed(seed ^ 0x6c65_6e67);
         let keys = self.spec.shape.0[4];
         let seqlens_k = self.lengths.then(|| {
@@ -187,6 +218,7 @@ impl std::fmt::Display for Question {
         write!(f, "{}", self.spec)?;
         match self.placement {
             Placement::Bhsd => {}
+            Placement::OneTensor => write!(f, ", V is K")?,
             Placement::Bshd => write!(f, ", bshd")?,
             Placement::Padded(chunks) => write!(f, ", bshd padded by {chunks} chunks")?,
             Placement::PaddedHeads(chunks) => write!(f, ", bhsd padded by {chunks} chunks")?,
@@ -214,7 +246,7 @@ impl std::fmt::Display for Question {
     }
 }
 
-/// Strides with gaps, of which the four tensors have different ones.
+/// Strides with gaps, of which the four tensors have different ones, in an order that follows from the sizes.
 fn padded(problem: &Problem, role: TensorRole, placement: Placement) -> ElementStrides {
     let sizes = problem.sizes();
     let (heads, rows) = match role {
@@ -226,12 +258,22 @@ fn padded(problem: &Problem, role: TensorRole, placement: Placement) -> ElementS
         Placement::Padded(chunks) => (chunks, false),
         _ => (0, false),
     };
-    let gap = 8 * (i64::from(chunks) + role as i64);
+    let mut order = [0, 1, 2, 3];
+    Rng::with_seed(hash(sizes)).shuffle(&mut order);
+    let gap = 8 * (i64::from(chunks) + order[role as usize]);
     let inner = i64::from(sizes.head_dim) + gap;
     let outer = i64::from(if is_by_heads { rows } else { heads }) * inner + gap;
     let batch = i64::from(if is_by_heads { heads } else { rows }) * outer + 3 * gap;
     let (head, row) = if is_by_heads { (outer, inner) } else { (inner, outer) };
     ElementStrides { batch, head, row, dim: 1 }
+}
+
+/// A number that follows from sizes.
+fn hash(sizes: &Sizes) -> u64 {
+    let Sizes { batch, heads_q, heads_kv, seqlen_q, seqlen_k, .. } = *sizes;
+    [batch, heads_q, heads_kv, seqlen_q, seqlen_k]
+        .into_iter()
+        .fold(7, |hash, size| 31 * hash + u64::from(size))
 }
 
 /// Queries times keys of all heads together, about.
@@ -280,13 +322,14 @@ impl Keys {
 const STEEP: f32 = 256.0;
 
 /// Questions for a row that nobody knows before: one of each GQA group 1 to 8, in each of which the other columns of the domain are
-/// dealt anew; those where the domain ends; those at the numbers that its code compares with; and `more` others of moderate size.
+/// dealt anew; those where the domain ends; those at the numbers that its code compares with; those that reach code which no other one
+/// does; and `more` others of moderate size.
 ///
 /// Two of the eight have 16 heads and more in at least three batch entries; two have one KV head alone; half are causal; six strided
 /// or `bshd`; half at addresses of slices; two without LSE; two have a scale of the caller's and one a steep one; six NaN or an infinity
 /// in one input; their numbers of keys are of each kind. Rows that split keys get lengths on the device and 1 to 9 splits, those over
 /// many keys 2 at least.
-pub fn draw(row: &Row, more: usize, kinds: &[Kind], literals: &Literals, seed: u64) -> Vec<Question> {
+pub fn draw(row: &Row, more: usize, kinds: &[Kind], code: &Code<'_>, seed: u64) -> Vec<Question> {
     let mut random = Rng::with_seed(seed);
     let splits_keys = row.schedule == Schedule::Split;
     let mut placements = [
@@ -395,10 +438,14 @@ pub fn draw(row: &Row, more: usize, kinds: &[Kind], literals: &Literals, seed: u
         questions.push(sides.question(row, shape, 1, &mut random));
     }
     let mut more = once::once(row, &questions, &mut random);
-    more.extend(literals::at(row, literals, &mut random));
+    more.extend(literals::at(row, &code.literals, &mut random));
+    let asked: Vec<&Question> = questions.iter().chain(&more).collect();
+    more.extend(wild::reaching(row, code, &asked, &mut random));
     questions.extend(more.into_iter().map(|question| Question { once: true, ..question }));
     // What fails is found soonest where it costs least.
     questions.sort_by(|a, b| a.spec.flops().total_cmp(&b.spec.flops()));
+    // NaN hides what else is wrong: what only they ask comes last.
+    questions.sort_by_key(|question| question.once && question.odd.is_some());
     questions
 }
 
@@ -424,8 +471,9 @@ mod tests {
     fn every_question_that_is_drawn_for_a_row_can_be_planned_for_it() {
         let planner = Planner::of_table(&DeviceModel::H200.info());
         let (kernels, _) = kernels_of_table();
+        let of_size = Code { literals: Literals::of_size(192), ..Code::unknown() };
         for kernel in kernels.iter().filter(|kernel| geometry::computes_plain_batches(&kernel.row)) {
-            for question in draw(&kernel.row, 1, &[], &Literals::of_size(192), 1) {
+            for question in draw(&kernel.row, 1, &[], &of_size, 1) {
                 let problem = question.problem().expect("a problem");
                 let planned = planner.with_kernel(&problem, kernel, &question.options(&kernel.row));
                 assert!(planned.is_ok(), "{}: {question}: {}", kernel.entry, planned.unwrap_err());
@@ -437,9 +485,9 @@ mod tests {
     fn every_draw_covers_the_domain_and_no_two_are_alike() {
         for row in VARIANTS.iter().map(|variant| variant.row).step_by(7) {
             for seed in 0..20 {
-                let questions = draw(&row, 1, &[Kind::Outliers], &Literals::default(), seed);
-                assert_ne!(questions, draw(&row, 1, &[Kind::Outliers], &Literals::default(), seed + 1));
-                assert_eq!(questions, draw(&row, 1, &[Kind::Outliers], &Literals::default(), seed));
+                let questions = draw(&row, 1, &[Kind::Outliers], &Code::unknown(), seed);
+                assert_ne!(questions, draw(&row, 1, &[Kind::Outliers], &Code::unknown(), seed + 1));
+                assert_eq!(questions, draw(&row, 1, &[Kind::Outliers], &Code::unknown(), seed));
                 let any =
                     |what: &dyn Fn(&Question) -> bool| assert!(questions.iter().any(what), "{questions:?}");
                 for question in &questions {
@@ -466,6 +514,7 @@ mod tests {
                 any(&|question| question.placement == Placement::Shared && of(question)[2] > 1);
                 any(&|question| question.placement == Placement::OneBatch && of(question)[0] > 1);
                 any(&|question| question.placement == Placement::Crossed);
+                any(&|question| question.placement == Placement::OneTensor);
                 any(&|question| (4097..=65_536).contains(&of(question)[3]));
                 any(&|question| (8193..=65_536).contains(&of(question)[4]));
                 any(&|question| of(question)[1] / of(question)[2] > 72 || !has_room);

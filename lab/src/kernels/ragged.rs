@@ -38,7 +38,13 @@ pub fn examine_ragged(
         let problem = RaggedCase::sketch(row.dtype, row.head_dim, row.score, seed)?;
         // Some of what is drawn is for other tiles.
         let mut has = traits(&problem);
-        let is_new = has.iter().any(|one| seen.get(one).is_none_or(|times| *times < TIMES));
+        if RaggedCase::has_nan(seed) {
+            let kinds = has.iter().filter(|one| !one.contains(char::is_numeric));
+            let beside: Vec<String> = kinds.map(|one| format!("{BESIDE_NAN}{one}")).collect();
+            has.extend(beside);
+        }
+        let enough = |one: &str| if one.starts_with(BESIDE_NAN) { 1 } else { TIMES };
+        let is_new = has.iter().any(|one| seen.get(one).is_none_or(|times| *times < enough(one)));
         if !ragged_fits(&problem, row) || (asked >= LEAST && !is_new) {
             continue;
         }
@@ -70,6 +76,9 @@ pub fn examine_ragged(
     }
     Ok(Ok(()))
 }
+
+/// How the traits of batches with NaN among their inputs begin.
+const BESIDE_NAN: &str = "NaN beside ";
 
 /// The trait of sinks, whose scores may be −∞, or so far under the others that nothing shows.
 const SINKS: &str = "sinks";
@@ -135,6 +144,7 @@ mod tests {
     use super::*;
     use ferroflash::module::kernels_of_table;
     use ferroflash::problem::Score;
+    use ferroflash::rounding::widen;
     use kernels_gpu::row::{Schedule, ScoreKind};
 
     /// Computes another problem than it is asked, in float64.
@@ -146,6 +156,47 @@ mod tests {
     impl RunKernel for Mistaken {
         fn run(&self, run: &KernelRun<'_>) -> std::result::Result<Output, ferroflash::Error> {
             Ok(computed(&self.0(*run.problem), &run.tensors))
+        }
+    }
+
+    /// Takes NaN of the inputs for 0 in such problems.
+    struct Swallows(IsSuch);
+
+    type IsSuch = fn(&Problem) -> bool;
+
+    impl RunKernel for Swallows {
+        fn run(&self, run: &KernelRun<'_>) -> std::result::Result<Output, ferroflash::Error> {
+            let swallowed = [run.tensors.q, run.tensors.k, run.tensors.v].map(|tensor| {
+                let is_nan = |bits: u16| widen(run.problem.dtype(), bits).is_nan() && (self.0)(run.problem);
+                tensor.iter().map(|&bits| if is_nan(bits) { 0 } else { bits }).collect::<Vec<u16>>()
+            });
+            let mut tensors = run.tensors;
+            [tensors.q, tensors.k, tensors.v] = swallowed.each_ref().map(Vec::as_slice);
+            Ok(computed(run.problem, &tensors))
+        }
+    }
+
+    #[test]
+    fn nan_that_is_taken_for_0_beside_one_trait_alone_is_found_under_every_seed() {
+        let (kernels, _) = kernels_of_table();
+        let kernel = kernels
+            .iter()
+            .find(|kernel| kernel.row.schedule == Schedule::Ragged && kernel.row.score == ScoreKind::Plain)
+            .expect("a kernel for ragged batches");
+        let such: [(&str, IsSuch); 6] = [
+            ("pages", |problem| matches!(problem.keys(), KeySequences::Paged(_))),
+            ("left windows", |problem| problem.mask().window_left.is_some()),
+            ("sinks", Problem::has_sinks),
+            ("intervals", |problem| problem.mask().intervals),
+            ("groups", |problem| problem.group() > 2),
+            ("no LSE", |problem| !ragged_wants_lse(problem)),
+        ];
+        for seed in 0..3_u64 {
+            for (what, is_such) in such {
+                let examined = examine_ragged(&Swallows(is_such), kernel, seed << 40).expect("examined");
+                let fault = examined.err().map(|refusal| refusal.fault);
+                assert!(matches!(fault, Some(Fault::WrongNan)), "seed {seed}: {what}: {fault:?}");
+            }
         }
     }
 

@@ -4,10 +4,12 @@
 //! Both versions of a file are cut into Rust's tokens, so that comments and names that only look alike count for nothing, and what
 //! was there before may stay, move or be written otherwise: only more of it is refused.
 
+mod asks;
 mod ptx;
 
 pub use ptx::in_ptx;
 
+use asks::Asks;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -124,7 +126,7 @@ pub fn check(changes: &[Change]) -> Result<(), Breach> {
     }
     let is_new = |path: &str| changes.iter().any(|change| change.path == path && change.before.is_empty());
     let modules = std::mem::take(&mut after.modules);
-    after.tests.retain(|_, (path, ..)| !is_new(path) || modules.contains_key(&stem(path)));
+    let is_hidden = |path: &str| is_new(path) && !modules.contains_key(&stem(path));
     for (what, places) in &after.forbidden {
         let known = before.forbidden.get(what).map_or(0, Vec::len);
         if places.len() > known {
@@ -132,16 +134,8 @@ pub fn check(changes: &[Change]) -> Result<(), Breach> {
             return Err(Breach::Adds { path, line, what: what.clone() });
         }
     }
-    for (name, (path, asserts, returns)) in &before.tests {
-        let kept = after.tests.get(name).is_some_and(|(_, now, ends)| now >= asserts && ends <= returns);
-        if !kept {
-            let what = name.rsplit(' ').next().unwrap_or(name).to_owned();
-            return Err(Breach::TakesAway { path: path.clone(), what });
-        }
-    }
-    if after.asserts + after.in_macros < before.asserts + before.in_macros {
-        let path = changes.first().map(|change| change.path.clone()).unwrap_or_default();
-        return Err(Breach::TakesAway { path, what: "assert".to_owned() });
+    if let Some(item) = before.asks.missing(&after.asks, &is_hidden) {
+        return Err(Breach::TakesAway { path: item.path.clone(), what: item.name.clone() });
     }
     Ok(())
 }
@@ -156,7 +150,7 @@ fn stem(path: &str) -> String {
 
 /// Whether the host reads a file of the device crate's source too.
 pub fn is_the_hosts(file: &str) -> bool {
-    HOSTS.contains(&file)
+    HOSTS.contains(&file) || file.starts_with("params/")
 }
 
 /// What matters of some files.
@@ -165,31 +159,27 @@ struct Found {
     path: String,
     /// What no patch may add more of, with files and lines.
     forbidden: BTreeMap<String, Vec<(String, usize)>>,
-    /// Tests by what they are compiled under and their names, with their file, asserts, and ends before the end.
-    tests: BTreeMap<String, (String, usize, usize)>,
+    /// What is compiled for tests.
+    asks: Asks,
     /// Modules that are files of their own, with the file that says so.
     modules: BTreeMap<String, String>,
-    asserts: usize,
-    /// Those that another macro is told, and may forget.
-    in_macros: usize,
-    returns: usize,
 }
 
 /// Where tokens are.
-#[derive(Clone, Default)]
+#[derive(Clone, Copy, Default)]
 struct Within {
     is_attribute: bool,
     is_macro: bool,
     is_condition: bool,
-    /// Conditions of the modules around, and macros.
-    conditions: String,
 }
 
 impl Found {
     /// Adds what a text has; `None` where it is no Rust.
     fn add_file(&mut self, path: &str, text: &str) -> Option<()> {
         path.clone_into(&mut self.path);
-        self.look(text.parse().ok()?, &Within::default());
+        let stream: TokenStream = text.parse().ok()?;
+        self.asks.add_file(path, stream.clone());
+        self.look(stream, &Within::default());
         Some(())
     }
 
@@ -200,61 +190,31 @@ impl Found {
             Some(TokenTree::Ident(word)) => word.to_string(),
             _ => String::new(),
         };
-        let mut within = within.clone();
-        // Of the item that comes next: its conditions, whether it is a test, and its name.
-        let (mut conditions, mut is_test, mut name) = (String::new(), false, String::new());
         for (at, token) in tokens.iter().enumerate() {
             let line = token.span().start().line;
             let before = |back: usize, mark: char| at.checked_sub(back).is_some_and(|at| is(at, mark));
             match token {
                 TokenTree::Group(group) => {
-                    let is_inner = before(1, '!') && before(2, '#');
-                    let begins = before(1, '#') || is_inner;
+                    let begins = before(1, '#') || (before(1, '!') && before(2, '#'));
                     let (inner, delimiter) = (group.stream(), group.delimiter());
                     if begins && delimiter == Delimiter::Bracket {
-                        let text = inner.to_string();
-                        is_test |= text == "test";
-                        // What a test is compiled under and whether it is to fail: another condition makes it another test.
-                        if text.starts_with("cfg") || text.starts_with("should_panic") {
-                            let outer = if is_inner { &mut within.conditions } else { &mut conditions };
-                            *outer += &text;
-                        }
                         // A comment on an item is an attribute too.
                         if !is_comment(&inner) {
                             let [condition, rest] = condition_and_rest(inner);
                             let is_attribute = true;
-                            self.look(
-                                condition,
-                                &Within { is_attribute, is_condition: true, ..within.clone() },
-                            );
+                            self.look(condition, &Within { is_attribute, is_condition: true, ..*within });
                             // A condition behind a condition is looked for in vain.
                             if rest.to_string().contains("cfg") {
                                 self.add("#[cfg_attr]", line);
                             }
-                            self.look(rest, &Within { is_attribute, ..within.clone() });
+                            self.look(rest, &Within { is_attribute, ..*within });
                         }
                         continue;
                     }
                     let of_macro = before(1, '!') || (before(2, '!') && !word(at - 1).is_empty());
-                    let mut deeper = Within { is_macro: within.is_macro || of_macro, ..within.clone() };
-                    deeper.conditions += &conditions;
+                    let mut deeper = Within { is_macro: within.is_macro || of_macro, ..*within };
                     deeper.is_condition |= of_macro && word(at.saturating_sub(2)) == "cfg";
-                    if of_macro {
-                        deeper.conditions += &format!(" {}!", word(at.saturating_sub(2)));
-                    }
-                    let (asserts, returns) = (self.asserts, self.returns);
                     self.look(inner, &deeper);
-                    if delimiter == Delimiter::Brace {
-                        if is_test {
-                            let key = format!("{}{conditions} {name}", within.conditions);
-                            let asked = (self.path.clone(), self.asserts - asserts, self.returns - returns);
-                            self.tests.insert(key, asked);
-                        }
-                        (conditions, is_test) = (String::new(), false);
-                    }
-                }
-                TokenTree::Punct(mark) if mark.as_char() == ';' => {
-                    (conditions, is_test) = (String::new(), false);
                 }
                 TokenTree::Ident(ident) if !before(1, '\'') => {
                     let written = ident.to_string();
@@ -263,10 +223,6 @@ impl Found {
                     if text == "mod" && is(at + 2, ';') {
                         self.modules.insert(word(at + 1), self.path.clone());
                     }
-                    if word(at.wrapping_sub(1)) == "fn" {
-                        name.clone_from(&text);
-                    }
-                    self.returns += usize::from(text == "return");
                     let is_called = is(at + 1, '!');
                     let is_named = word(at + 1) == "as" || word(at.wrapping_sub(1)) == "as" || before(1, ':');
                     if within.is_attribute && ATTRIBUTES.contains(&text.as_str()) {
@@ -288,8 +244,6 @@ impl Found {
                         self.add("cfg!", line);
                     }
                     if text.starts_with("assert") {
-                        let asserts = if within.is_macro { &mut self.in_macros } else { &mut self.asserts };
-                        *asserts += usize::from(is_called);
                         let is_told = within.is_macro && !is_called && ASSERTS.contains(&text.as_str());
                         if is_named
                             || is_told
@@ -344,7 +298,8 @@ mod tests {
 
     const FILE: &str = "kernels-gpu/src/math/softmax.rs";
     const BEFORE: &str = "//! S.\nuse x::y;\n#[inline]\nfn f(a: &'static str) -> u32 {\n    asm!(\"mov.u32 {r}, %tid.x;\");\n    1\n}\n\
-        #[cfg(test)]\nmod tests {\n    #[test]\n    fn works() {\n        assert_eq!(super::f(\"\"), 1);\n    }\n}\n";
+        #[cfg(test)]\nmod tests {\n    use super::*;\n    const CASES: u32 = 3;\n    /// Some.\n    fn rows() -> [u32; 2] { [1, 2] }\n    \
+        #[test]\n    fn works() {\n        assert_eq!(super::f(\"\"), 1);\n    }\n}\n";
 
     fn check(path: &str, before: &str, after: &str) -> Result<(), Breach> {
         let (path, before, after) = (path.to_owned(), before.to_owned(), after.to_owned());
@@ -425,6 +380,17 @@ mod tests {
             (asks, "\u{430}ssert_eq!(super::f(\"\"), 1);"),
             (asks, "gone! { assert_eq!(super::f(\"\"), 1); }"),
             (asks, "return; assert_eq!(super::f(\"\"), 1);"),
+            (asks, "for _ in 0..0 { assert_eq!(super::f(\"\"), 1); }"),
+            (asks, "if false { assert_eq!(super::f(\"\"), 1); }"),
+            (asks, "let _ = || assert_eq!(super::f(\"\"), 1);"),
+            (asks, "assert_eq!(1, 1, \"{} {}\", super::f(\"\"), 1);"),
+            (asks, "assert_eq!(super::f(\"\"), super::f(\"\"), \"{}\", 1);"),
+            (asks, "assert_eq!(super::f(\"\") | 1, 1);"),
+            (asks, "assert_ne!(super::f(\"\"), 2);"),
+            (asks, "assert_eq!(super::f(\"\"), super::ONE);"),
+            (asks, "std::process::exit(0); assert_eq!(super::f(\"\"), 1);"),
+            ("fn rows() -> [u32; 2] { [1, 2] }", "fn rows() -> [u32; 0] { [] }"),
+            ("const CASES: u32 = 3;", "const CASES: u32 = 0;"),
             ("fn works()", "fn works_no_more()"),
             ("#[cfg(test)]", "#[cfg(any())]"),
             ("#[cfg(test)]", "#[cfg(test)] #[cfg(target_arch = \"x\")]"),
@@ -447,7 +413,7 @@ mod tests {
         for text in ["fn f( {", "\"", "const A: char = '"] {
             assert!(matches!(added(text), Err(Breach::NotRust { .. })), "{text}");
         }
-        for file in HOSTS.into_iter().chain(["main.rs", "bin/kernel.rs", "math/build.rs"]) {
+        for file in HOSTS.into_iter().chain(["params/bulk.rs", "main.rs", "bin/kernel.rs", "math/build.rs"]) {
             let path = format!("kernels-gpu/src/{file}");
             assert!(matches!(check(&path, "a", "b"), Err(Breach::Hosts { .. })), "{path}");
         }
@@ -493,6 +459,14 @@ mod tests {
         // A test may be written otherwise, and move to another file with what it asks about.
         let otherwise = BEFORE.replace("super::f(\"\"), 1", "super::f::<2>(\"\"), 1, \"of {}\", 2");
         assert_eq!(check(FILE, BEFORE, &otherwise), Ok(()));
+        // Formatted otherwise, commented, with other imports, and with a new name for what is asked.
+        let formatted =
+            BEFORE.replace("{ [1, 2] }", "{\n // Two.\n [\n1,\n2,\n]\n }").replace("    /// Some.\n", "");
+        assert_eq!(check(FILE, BEFORE, &formatted.replace("use super::*;", "use super::{self, f};")), Ok(()));
+        let renamed = BEFORE.replace("fn f(", "fn first(").replace("super::f(", "super::first(");
+        assert_eq!(check(FILE, BEFORE, &renamed), Ok(()));
+        let more = BEFORE.replace("super::f(\"\")", "super::f(\"\", 0)");
+        assert_eq!(check(FILE, BEFORE, &more), Ok(()));
         let (kept, moved) = BEFORE.split_at(BEFORE.find("#[cfg(test)]").expect("tests"));
         let change = |path: &str, before: &str, after: &str| Change {
             path: format!("kernels-gpu/src/math/{path}.rs"),

@@ -140,9 +140,9 @@ fn write_task(text: &mut String, task: &Task) -> fmt::Result {
          - Only Rust files below {} may change; no renames, links or mode changes.\n\
          - Results stay within twice the error of a plain implementation in the same dtype, on shapes and inputs that you do not \
            know, with NaN and infinities where they belong; no data races, no access out of bounds, nothing that outlives a launch.\n\
-         - table.rs, row.rs, row_check.rs, params.rs and manifest.rs stay as they are, and threads, grid and shared memory of a CTA, which \
+         - table.rs, row.rs, row_check.rs, params.rs, params/ and manifest.rs stay as they are, and threads, grid and shared memory of a CTA, which \
            geometry.rs says: the host launches by them. Tests \
-           stay, too. No more `static`, `extern`, `include!`, `env!`, `file!`, `global_asm!`, `#[path]`, features, or symbols by name; no \
+           stay as they are, word by word, but for new names and arguments. No more `static`, `extern`, `include!`, `env!`, `file!`, `global_asm!`, `#[path]`, features, or symbols by name; no \
            clocks, no `%smid`, and no table that is indexed at run time, which would be a variable of the PTX.\n\
          - The change is kept if it is at least {:.0} % faster on {} shapes and no worse than noise elsewhere.",
         super::DEVICE_SOURCE,

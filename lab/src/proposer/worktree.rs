@@ -140,6 +140,14 @@ impl Worktree {
                 return Err(WorktreeError::Outside { path: path.to_owned() });
             }
         }
+        // ` create mode 100644 path` and ` delete mode 100644 path`; renames, copies, links, submodules and other modes are lines of their own.
+        let summary = fits(git(self.path(), ["apply", "--summary", "-"], Some(patch))?)?;
+        let is_plain = |line: &&str| {
+            ["create", "delete"].iter().any(|what| line.starts_with(&format!(" {what} mode 100644 ")))
+        };
+        if let Some(line) = String::from_utf8_lossy(&summary.stdout).lines().find(|line| !is_plain(line)) {
+            return Err(WorktreeError::Outside { path: line.trim().to_owned() });
+        }
         let before = self.diff()?;
         fits(git(self.path(), ["apply", "--whitespace=nowarn", "-"], Some(patch))?)?;
         let status =
@@ -375,10 +383,18 @@ pub(crate) mod tests {
         let new = "diff --git a/kernels-gpu/src/b.rs b/kernels-gpu/src/b.rs\n";
         let link = "new file mode 120000\n--- /dev/null\n+++ b/kernels-gpu/src/b.rs\n@@ -0,0 +1 @@\n+a\n";
         let moved = "similarity index 100%\nrename from .gitignore\nrename to kernels-gpu/src/b.rs\n";
+        let inside =
+            "similarity index 100%\nrename from kernels-gpu/src/a.rs\nrename to kernels-gpu/src/b.rs\n";
+        let module = link
+            .replace("120000", "160000")
+            .replace("+a", "+Subproject commit 1111111111111111111111111111111111111111");
         for text in [
             format!("{head}old mode 100644\nnew mode 100755\n"),
             format!("{new}{link}"),
             format!("diff --git a/.gitignore b/kernels-gpu/src/b.rs\n{moved}"),
+            format!("diff --git a/.gitignore b/kernels-gpu/src/b.rs\n{}", moved.replace("rename", "copy")),
+            format!("diff --git a/kernels-gpu/src/a.rs b/kernels-gpu/src/b.rs\n{inside}"),
+            format!("{device}{new}{module}"),
         ] {
             assert!(matches!(applied(&text), WorktreeError::Outside { .. }), "{text}");
         }

@@ -31,7 +31,7 @@ impl Stage for Compile {
                 }
                 Err(Error::TimedOut { limit, .. }) => {
                     let evidence = format!("the compiler was killed after {} s", limit.as_secs());
-                    return Ok(refused(Fault::Hang, evidence));
+                    return Ok(refused(Fault::DoesNotCompile, evidence));
                 }
                 Err(error) => return Err(error),
             },

@@ -3,7 +3,7 @@
 use super::{Context, Stage, State, without_problems};
 use crate::error::{Error, Result};
 use crate::evaluation::Outcome;
-use crate::exam::question::{self, Literals, Question};
+use crate::exam::question::{self, Code, Literals, Question};
 use crate::exam::{Examined, Fault, Refusal};
 use crate::inputs::{self, Kind, RealTensors};
 use crate::job::{Report, Task};
@@ -30,7 +30,9 @@ impl Stage for Numerics {
         if without_problems(row).is_none() {
             let (library, compiled) = kernels::find(kernel)?;
             let literals = Literals::of_ptx(&library.kernel_ptx(&compiled)?);
-            questions = question::draw(row, problems.hidden.len(), &problems.inputs, &literals, seed);
+            let reach = kernels::Reach::new(&library, &compiled)?;
+            let code = Code { literals, reached: &|question| reach.of(question) };
+            questions = question::draw(row, problems.hidden.len(), &problems.inputs, &code, seed);
             for spec in problems.of_row(row, context.machine.simulated)? {
                 questions.push(measured(spec, context.machine.simulated, &problems.inputs));
             }

@@ -324,8 +324,26 @@ fn rank(file: &str, row: &ferroflash::Row) -> Option<u32> {
         ["wgmma/", "ptx/wgmma", "ptx/warpgroup", "ptx/bulk", "ptx/mbarrier", "tile/descriptor", "math/scrub"];
     let of_mma = ["mma/", "ptx/mma", "ptx/ldmatrix", "ptx/cp_async", "math/restore"];
     let foreign: &[&str] = if is_mma { &of_wgmma } else { &of_mma };
+    // Gradients, and kernels of other steps.
+    const OTHERS: [&str; 10] = [
+        "append",
+        "backward/",
+        "copy",
+        "dropout",
+        "dropped",
+        "mma/copy",
+        "math/merge",
+        "score_name",
+        "step",
+        "user_score",
+    ];
+    let is_of_others = file.contains("/backward/") || OTHERS.iter().any(|start| file.starts_with(start));
     let is_of_splits = file.starts_with("math/combine") && row.schedule != Schedule::Split;
-    if hygiene::is_the_hosts(file) || is_of_splits || foreign.iter().any(|start| file.starts_with(start)) {
+    if hygiene::is_the_hosts(file)
+        || is_of_splits
+        || is_of_others
+        || foreign.iter().any(|start| file.starts_with(start))
+    {
         return None;
     }
     const ORDER: [&str; 7] = ["mma/", "wgmma/", "math/softmax", "math/mask", "tile/", "math/", "scheduler"];

@@ -16,12 +16,17 @@ pub struct Literals {
     integers: BTreeSet<u32>,
     /// As bits.
     floats: BTreeSet<u32>,
+    /// Numbers over those that other questions have of CTAs, which a CTA's own number, or that of all, is compared with.
+    ctas: BTreeSet<u32>,
 }
 
 /// Most integers that are asked about, drawn where there are more.
 const MOST: usize = 12;
 /// Up to here other questions ask on either side of a bound; not so at every number itself.
 const BOUNDS_ASKED: i64 = 256;
+/// More CTAs than these, and up to these, are asked about where the code has such a number; of the largest so many.
+const CTAS_ASKED: std::ops::Range<i64> = 4096..40_000;
+const MOST_CTAS: usize = 2;
 /// The largest size asked about.
 const SIZE_MAX: i64 = 70_000;
 /// Operations whose result follows from their operands alone.
@@ -49,7 +54,17 @@ impl Literals {
             let is_exact = words.any(|word| matches!(word, "eq" | "ne" | "equ" | "neu"));
             for (at, operand) in from.iter().enumerate() {
                 let Some(literal) = code.literal(operand) else { continue };
-                let others = from.iter().enumerate().filter(|(other, _)| *other != at);
+                let others = || from.iter().enumerate().filter(|(other, _)| *other != at);
+                for (_, register) in others().filter(|(_, it)| code.of_cta.contains(**it)) {
+                    let mut values = vec![literal];
+                    code.before(register, literal, &mut values);
+                    let integers = values.iter().filter_map(|value| match value {
+                        Literal::Integer(value) => Some(*value).filter(|value| CTAS_ASKED.contains(value)),
+                        Literal::Float(_) => None,
+                    });
+                    found.ctas.extend(integers.map(|value| value as u32));
+                }
+                let others = others();
                 for (_, register) in others.filter(|(_, it)| code.pure.contains(**it)) {
                     found.add(literal, is_exact);
                     let mut values = Vec::new();
@@ -67,12 +82,17 @@ impl Literals {
 
     /// One integer that sizes are compared with.
     pub(crate) fn of_size(size: u32) -> Literals {
-        Literals { integers: BTreeSet::from([size]), floats: BTreeSet::new() }
+        Literals { integers: BTreeSet::from([size]), ..Literals::default() }
     }
 
     /// One number that the scale times log2(e) is compared with.
     pub(crate) fn of_scale_log2(scale: f32) -> Literals {
-        Literals { integers: BTreeSet::new(), floats: BTreeSet::from([scale.to_bits()]) }
+        Literals { floats: BTreeSet::from([scale.to_bits()]), ..Literals::default() }
+    }
+
+    /// The integers, as sizes that may be asked about.
+    pub(super) fn sizes(&self) -> impl Iterator<Item = u32> {
+        self.integers.iter().copied().filter(|size| i64::from(*size) <= SIZE_MAX)
     }
 
     fn add(&mut self, value: Literal, is_exact: bool) {
@@ -124,6 +144,12 @@ pub(super) fn at(row: &Row, literals: &Literals, random: &mut Rng) -> Vec<Questi
             }
         }
     }
+    for ctas in literals.ctas.iter().rev().take(MOST_CTAS) {
+        // One more than the number, and the CTA of that number.
+        let (heads, keys) = (128, log_uniform(random, 1, 8));
+        let sizes = [(ctas + 2).div_ceil(heads), heads, heads, 1, keys];
+        asked.push(Sides::draw(random).question(row, sizes, 1, random));
+    }
     asked.retain(|question| question.has_room(row));
     asked
 }
@@ -168,7 +194,7 @@ fn of_size(row: &Row, size: u32, sides: Sides, random: &mut Rng) -> Vec<Question
 
 /// A number in the code.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Literal {
+pub(super) enum Literal {
     Integer(i64),
     Float(f32),
 }
@@ -187,6 +213,8 @@ struct Code<'a> {
     written: HashMap<&'a str, Vec<usize>>,
     /// Registers whose values follow from parameters alone: the same in all threads.
     pure: HashSet<&'a str>,
+    /// Those that the number of the CTA, or how many there are, decides too.
+    of_cta: HashSet<&'a str>,
 }
 
 impl<'a> Code<'a> {
@@ -198,28 +226,34 @@ impl<'a> Code<'a> {
         for (at, statement) in statements.iter().enumerate() {
             statement.to.iter().for_each(|to| written.entry(to).or_default().push(at));
         }
-        let mut code = Code { statements, pure: written.keys().copied().collect(), written };
-        code.keep_pure();
+        let all: HashSet<&str> = written.keys().copied().collect();
+        let mut code = Code { statements, written, pure: HashSet::new(), of_cta: HashSet::new() };
+        code.pure = code.that_follow(all.clone(), &[]);
+        code.of_cta = code.that_follow(all, &["%ctaid.x", "%nctaid.x"]);
+        code.of_cta.retain(|register| !code.pure.contains(register));
         code
     }
 
-    /// Takes registers away that a thread's number, memory or a register that is not pure decides, until none is left.
-    fn keep_pure(&mut self) {
+    /// Of these registers those that parameters alone decide, and special registers: none that a thread's number, memory or a register which
+    /// does not follow decides.
+    fn that_follow(&self, mut registers: HashSet<&'a str>, special: &[&str]) -> HashSet<&'a str> {
         loop {
-            let before = self.pure.len();
+            let before = registers.len();
             for Statement { op, to, from } in &self.statements {
-                let is_pure = |operand: &&str| self.pure.contains(*operand) || literal(operand).is_some();
+                let is_pure = |operand: &&str| {
+                    registers.contains(*operand) || literal(operand).is_some() || special.contains(operand)
+                };
                 let follows = PURE.iter().any(|pure| {
                     op.strip_prefix(pure).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
                 });
                 if !follows || !(op.starts_with("ld.param") || from.iter().all(is_pure)) {
                     to.iter().for_each(|to| {
-                        self.pure.remove(to);
+                        registers.remove(to);
                     });
                 }
             }
-            if self.pure.len() == before {
-                return;
+            if registers.len() == before {
+                return registers;
             }
         }
     }
@@ -330,14 +364,14 @@ impl<'a> Statement<'a> {
 }
 
 /// Registers and numbers of operands.
-fn names(operands: &str) -> Vec<&str> {
+pub(super) fn names(operands: &str) -> Vec<&str> {
     let is_between =
         |c: char| c.is_whitespace() || matches!(c, ',' | '{' | '}' | '[' | ']' | '|' | '!' | '(' | ')');
     operands.split(is_between).filter(|name| !name.is_empty() && *name != "_").collect()
 }
 
 /// A number as PTX writes it.
-fn literal(operand: &str) -> Option<Literal> {
+pub(super) fn literal(operand: &str) -> Option<Literal> {
     if let Some(bits) = operand.strip_prefix("0f").or(operand.strip_prefix("0F")) {
         return u32::from_str_radix(bits, 16).ok().map(|bits| Literal::Float(f32::from_bits(bits)));
     }
@@ -357,7 +391,7 @@ mod tests {
 
     fn found(body: &str) -> (Vec<u32>, Vec<f32>) {
         let before = "ld.param.b64 %rd1, [k_param_0+8];\nmov.b64 {%r1, %r2}, %rd1;\nld.param.f32 %f1, [k_param_0+16];\nmov.u32 %r9, %tid.x;";
-        let Literals { integers, floats } = Literals::of_ptx(&format!("{before}\n{body}"));
+        let Literals { integers, floats, .. } = Literals::of_ptx(&format!("{before}\n{body}"));
         (integers.into_iter().collect(), floats.into_iter().map(f32::from_bits).collect())
     }
 
@@ -393,6 +427,25 @@ mod tests {
         assert_eq!(found("ld.global.v2.b32 {%r3, %r4}, [%rd1];\nsetp.eq.s32 %p1, %r4, 48;"), none);
         assert_eq!(found("setp.lt.s32 %p1, %r1, 65;\nsetp.eq.s32 %p2, %r1, 1;"), none);
         assert_eq!(found("st.global.b32 [%rd1], %r1;\n// setp.eq.s32 %p1, %r1, 48;"), none);
+    }
+
+    #[test]
+    fn numbers_that_ctas_are_compared_with_are_asked_about_by_as_many_ctas() {
+        for (body, most) in [
+            ("mov.u32 %r3, %nctaid.x;\nsetp.gt.u32 %p1, %r3, 6000;", 6000),
+            ("mov.u32 %r3, %ctaid.x;\nadd.s32 %r4, %r3, -4500;\nsetp.lt.u32 %p1, %r4, 3;", 4503),
+        ] {
+            let literals = Literals::of_ptx(body);
+            let asked = at(&VARIANTS[0].row, &literals, &mut Rng::with_seed(1));
+            let most_heads =
+                asked.iter().map(|question| question.spec.shape.0).map(|shape| shape[0] * shape[1]).max();
+            assert!(most_heads.is_some_and(|heads| heads > most), "{body}: {most_heads:?}");
+            assert!(literals.integers.is_empty(), "{body}");
+        }
+        assert_eq!(
+            Literals::of_ptx("mov.u32 %r3, %ctaid.x;\nsetp.gt.u32 %p1, %r3, 60;"),
+            Literals::default()
+        );
     }
 
     #[test]

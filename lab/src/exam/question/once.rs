@@ -3,7 +3,7 @@
 
 use super::edges::Sides;
 use super::{Placement, Question, log_uniform};
-use crate::inputs::Kind;
+use crate::inputs::{Kind, Odd};
 use crate::problem_spec::{Mask, ProblemSpec, Shape};
 use fastrand::Rng;
 use ferroflash::Row;
@@ -11,9 +11,9 @@ use kernels_gpu::geometry::SPLITS_MAX;
 use kernels_gpu::row::Schedule;
 
 /// What a question is in each respect that a mistake may depend on, as small numbers.
-type Levels = [u8; 13];
+type Levels = [u8; 14];
 /// Levels of each.
-const COUNTS: Levels = [2, 2, 2, 4, 2, 2, 4, 3, 3, 3, 3, 3, 3];
+const COUNTS: Levels = [2, 2, 2, 4, 2, 2, 4, 3, 3, 3, 3, 3, 3, 7];
 /// Levels of two respects.
 type Pair = [(usize, u8); 2];
 /// Inputs whose scores rise along the keys, and those whose scores fall.
@@ -101,11 +101,15 @@ fn far(row: &Row, random: &mut Rng) -> Vec<Question> {
     let steepest = asked.len() - 1;
     asked[steepest].lse = true;
     asked[steepest].spec.mask = Mask::Causal;
+    let huge = Sides::draw(random).question(row, [1, 2, 1, 70, 150], 1, random);
+    asked.push(Question { kinds: vec![Kind::Huge], ..huge });
     for kind in [Kind::Loud, Kind::Faint] {
         let question = Sides::draw(random).question(row, [1, 2, 1, 9, 150], 1, random);
         asked.push(Question { scale: Some(usual * kind.scale()), kinds: vec![kind], ..question });
     }
-    for placement in [Placement::Mixed, Placement::Crossed, Placement::Shared, Placement::OneBatch] {
+    const PLACED: [Placement; 5] =
+        [Placement::Mixed, Placement::Crossed, Placement::Shared, Placement::OneBatch, Placement::OneTensor];
+    for placement in PLACED {
         let sizes = [2, 4, 2, random.u32(2..=48), random.u32(17..=150)];
         asked.push(Question { placement, ..Sides::draw(random).question(row, sizes, 2, random) });
     }
@@ -168,7 +172,8 @@ fn levels(question: &Question) -> Levels {
             | Placement::Mixed
             | Placement::Crossed
             | Placement::Shared
-            | Placement::OneBatch => 2,
+            | Placement::OneBatch
+            | Placement::OneTensor => 2,
             Placement::PaddedHeads(_) => 3,
         },
         u8::from(question.lengths),
@@ -187,6 +192,10 @@ fn levels(question: &Question) -> Levels {
             Some(Kind::Sink | Kind::Falling) => 2,
             _ => 0,
         },
+        question
+            .odd
+            .and_then(|odd| Odd::ALL.iter().position(|other| *other == odd))
+            .map_or(0, |at| at as u8 + 1),
     ]
 }
 
@@ -199,7 +208,7 @@ fn with_pair(row: &Row, pair: Pair, random: &mut Rng) -> Option<Question> {
         [8, 9, 10].into_iter().for_each(|of| levels[of] = 0);
     }
     pair.into_iter().for_each(|(of, level)| levels[of] = level);
-    let [causal, lse, slice, layout, lengths, scale, keys, queries, heads, group, batch, splits, slope] =
+    let [causal, lse, slice, layout, lengths, scale, keys, queries, heads, group, batch, splits, slope, odd] =
         levels;
     let kind = slope.checked_sub(1).map(|slope| SLOPES[usize::from(slope)][random.usize(0..2)]);
     let mut of = |ends: &[(u32, u32)], level: u8| {
@@ -230,7 +239,7 @@ fn with_pair(row: &Row, pair: Pair, random: &mut Rng) -> Option<Question> {
         splits: is_split.then_some(splits),
         is_slice: slice == 1,
         few_sms: random.bool(),
-        odd: None,
+        odd: usize::from(odd).checked_sub(1).map(|odd| Odd::ALL[odd]),
         kinds: kind.into_iter().collect(),
         once: true,
     };
