@@ -270,7 +270,7 @@ fn patches_that_build_on_each_other_end_as_one_that_applies() {
     let text = format!("case $(sed -n 's/^Proposal number: //p') in\n{cases}esac\n");
     std::fs::write(&script, text).expect("written");
     let proposer = format!("sh {}", script.display());
-    let arguments = ["evolve", "--device", "sim", "--start", "fwd_f16_d64_m64n64_w4s2c1", "--budget", "4"];
+    let arguments = ["evolve", "--device", "sim", "--start", "fwd_f16_d64_m64n64_w4s3c1", "--budget", "4"];
     let mut arguments = [&arguments[..], &["--config", &config, "--proposer", &proposer]].concat();
     if ::lab::proposer::boxed::available().is_err() {
         arguments.push("--trust");

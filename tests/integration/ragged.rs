@@ -390,8 +390,9 @@ fn operands_that_cannot_be_are_refused_by_name() {
     };
     of_packed(&[0, 5], "cu_seqlens_q");
     of_packed(&[1, 5, 12], "cu_seqlens_q[0] is 1");
-    of_packed(&[0, 9, 5], "cu_seqlens_q[2] is 5");
-    of_packed(&[0, 9, 13], "cu_seqlens_q[2] is 13");
+    of_packed(&[0, 8, 5], "cu_seqlens_q[2] is 5");
+    of_packed(&[0, 8, 13], "cu_seqlens_q[2] is 13");
+    of_packed(&[0, 9, 12], "cu_seqlens_q[1] is 9: starts ascend from 0 by at most seqlen_q");
     refused(
         &packed,
         &|tensors| attention.forward_with(&*attention.plan(&packed)?, &tensors, false),

@@ -2,6 +2,7 @@
 
 mod grouped;
 mod merging;
+mod packed;
 mod relatives;
 
 use super::profile::Profile;
@@ -15,7 +16,7 @@ use kernels_gpu::steps::StepRow;
 use kernels_gpu::table::{VARIANTS, row_of};
 
 /// A usual row, for tests to vary.
-pub(crate) const ROW: Row = row_of("fwd_f16_d64_m64n64_w4s2c1");
+pub(crate) const ROW: Row = Row { stages: 2, ..row_of("fwd_f16_d64_m64n64_w4s3c1") };
 const TALL: Row = Row { block_m: 128, warp_rows: 32, ..ROW };
 const LOW: Row = Row { block_m: 32, ..ROW };
 pub(crate) const SPLIT: Row = Row { block_m: 16, schedule: Schedule::Split, ..ROW };

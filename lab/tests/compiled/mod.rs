@@ -146,7 +146,7 @@ fn what_is_not_in_the_folder_or_has_to_be_compiled_is_a_clear_error() {
     // An entry of the folder names its row, in the table or not.
     let arguments = ["build", "--device", "sim", "--ptx", ptx, "fwd_f16_d64_m64n32_w4s1c1"];
     assert!(without_compiler(home.path(), &arguments).succeeded().stdout.contains("m64n32"));
-    let start = "fwd_f16_d64_m64n64_w4s2c1";
+    let start = "fwd_f16_d64_m128n64_w4s2c1";
     refused(&["evolve", "--ptx", ptx, "--start", start], 2, &["--start", start, "is not in", "m64n32"]);
     let start = "fwd_bf16_d128_m64n64_w4s1c1";
     refused(&["micro", "--ptx", ptx, "--start", start], 2, &["no bf16 kernel of head_dim 128", "--start"]);
