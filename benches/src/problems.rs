@@ -84,9 +84,12 @@ mod tests {
     }
 
     #[test]
-    fn every_head_dim_of_the_table_is_measured() {
+    fn every_head_dim_of_the_table_is_measured_but_those_of_ragged_batches_alone() {
         let head_dims: BTreeSet<u32> = STANDARD.iter().map(|shape| shape[5]).collect();
-        for variant in kernels_gpu::table::VARIANTS {
+        let all = kernels_gpu::table::VARIANTS.iter();
+        for variant in all
+            .filter(|variant| kernels_gpu::geometry::problems_head_dim(&variant.row) == variant.row.head_dim)
+        {
             assert!(head_dims.contains(&variant.row.head_dim), "{}", variant.entry);
         }
     }

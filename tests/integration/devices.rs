@@ -12,7 +12,7 @@ use ferroflash::{
 };
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::Kernel;
-use kernels_gpu::row::{Dtype, Isa, ScoreKind};
+use kernels_gpu::row::{Dtype, Isa};
 use kernels_gpu::table::{VARIANTS, Variant};
 use libtest_mimic::{Completion, Failed, Trial};
 use std::collections::HashMap;
@@ -65,8 +65,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     // The first kernel of each group first: the threads take a group each, instead of waiting for each other's.
     odd_lengths.sort_by_key(|(of_group, _)| *of_group);
     let odd_lengths = odd_lengths.into_iter().map(|(_, trial)| trial);
-    // Scores are not what these are about: `odd_lengths` has them all.
-    let plain = || VARIANTS.iter().filter(|variant| variant.row.score == ScoreKind::Plain);
+    // Neither scores nor widths are what these are about: `odd_lengths` has them all.
+    let plain = || VARIANTS.iter().filter(|variant| geometry::computes_plain_batches(&variant.row));
     // Where a kernel's threads meet in shared memory does not depend on which 16 bits an element has.
     let conflicts = plain().filter(|variant| variant.row.dtype == Dtype::F16).map(|variant| {
         Trial::test(format!("simulator::bank_conflicts::{}", variant.entry), || no_bank_conflicts(variant))
@@ -80,7 +80,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     });
     let draws_tiles = |variant: &&Variant| match variant.row.schedule {
         Schedule::Persistent => true,
-        Schedule::Ragged => variant.row.isa == Isa::Wgmma && variant.row.score.is_plain(),
+        Schedule::Ragged => variant.row.isa == Isa::Wgmma && geometry::computes_plain_batches(&variant.row),
         Schedule::Grid | Schedule::Split => false,
     };
     let many_tiles = VARIANTS.iter().filter(draws_tiles).map(|variant| {
