@@ -80,7 +80,7 @@ impl GuardedTensors {
         GuardedTensors::behind(attention, plan, [ALIGNMENT; 4])
     }
 
-    /// The same with Q, K, V and O each so many bytes behind an aligned address: multiples of 16.
+    /// Tensors for a plan, of which Q, K, V and O begin `offsets` bytes, multiples of 16, behind aligned addresses.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].

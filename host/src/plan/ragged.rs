@@ -3,7 +3,7 @@
 use super::Plan;
 use super::tiling::Tiling;
 use super::work::gcd;
-use crate::problem::{BlockTable, KeySequences, Mask, Operand, Problem, QuerySequences, TensorRole};
+use crate::problem::{BlockTable, KeySequences, Mask, Operand, Problem, TensorRole};
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::params::{RaggedParams, ScoreParams, TableParams};
 use kernels_gpu::row::Row;
@@ -13,13 +13,11 @@ pub(super) fn params_of_row(problem: &Problem, row: &Row, tiling: &Tiling) -> Ra
     let Tiling { rows_of_block, slices, entries, .. } = *tiling;
     let width_v = problem.head_dim_v() / slices;
     let chunks_v = Divisor::new(width_v / 4);
-    let follow =
-        matches!(problem.queries(), QuerySequences::Packed { .. }) && entries < problem.sizes().batch;
     RaggedParams {
         width_v,
         slices,
         chunks_v,
-        blocks_follow: follow.into(),
+        blocks_follow: (entries < problem.sizes().batch).into(),
         ..params(problem, rows_of_block, box_rows(problem, row))
     }
 }

@@ -43,8 +43,8 @@ pub(super) struct Tiling {
     pub(super) packed_rows: u64,
     /// Their blocks.
     pub(super) query_blocks: u64,
-    /// Batch entries that have so many blocks each; 1 where the blocks of all packed sequences follow each other, each of which may leave one
-    /// unused.
+    /// Batch entries with `query_blocks` blocks of their own: all of them, or 1 where the blocks of all packed sequences follow each other,
+    /// each of which may leave one unused.
     pub(super) entries: u32,
     /// CTAs that share the value vectors of a block.
     pub(super) slices: u32,

@@ -105,7 +105,7 @@ pub enum When {
     HeadsOverQueries,
     /// Where a hash of the sizes leaves 3 of this number.
     Hash(u32),
-    /// Where this tensor begins so many bytes behind a multiple of 256.
+    /// Where the tensor of the role begins at a multiple of 256 and the number of bytes.
     Behind(TensorRole, usize),
     /// Where the distance between rows is larger in Q than in K, and in V than in O.
     StridesInOrder,

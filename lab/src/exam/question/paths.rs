@@ -51,7 +51,7 @@ enum Does {
     /// Goes on wherever a branch leads.
     BranchAnywhere,
     End,
-    /// Reads so many bytes of the parameter into each register.
+    /// Reads the kernel's parameter from byte `at` on, `bytes` bytes into each register of `to`.
     Parameter {
         to: Vec<usize>,
         at: usize,

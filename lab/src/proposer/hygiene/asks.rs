@@ -1,8 +1,8 @@
 //! What tests ask: no patch may take a test away, or have it ask less.
 //!
 //! Whatever is compiled for tests alone stays, token by token, wherever it moves. It may be formatted otherwise and commented, names may be
-//! replaced by new ones throughout, and calls may get more arguments: what stands around an assertion decides what it asks, so nothing else
-//! may be added.
+//! replaced by new ones throughout, and calls may get more arguments: a condition or a loop around an assertion decides whether it asks at
+//! all, so nothing else may be added.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};

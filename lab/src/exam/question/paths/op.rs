@@ -4,7 +4,7 @@
 #[derive(Clone, Debug)]
 pub(super) struct Op {
     pub(super) name: String,
-    /// What stands between the name and the types.
+    /// Its qualifiers, which follow the name and precede the types: `lo`, `rn`, `eq`.
     pub(super) words: Vec<String>,
     pub(super) of: Type,
     pub(super) to: Type,
