@@ -8,7 +8,7 @@ use ferroflash::device::sim::SimDevice;
 use ferroflash::module::{Library, Source};
 use ferroflash::{
     Attention, CudaOptions, DeviceModel, ElementStrides, Error, HostTensors, PlanOptions, Problem, Row,
-    RowSelection, Schedule, SimOptions, Sizes, Splits, TensorRole,
+    RowSelection, Schedule, SimOptions, Splits, TensorRole,
 };
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::Kernel;
@@ -65,8 +65,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     // The first kernel of each group first: the threads take a group each, instead of waiting for each other's.
     odd_lengths.sort_by_key(|(of_group, _)| *of_group);
     let odd_lengths = odd_lengths.into_iter().map(|(_, trial)| trial);
-    // Neither scores nor widths are what these are about: `odd_lengths` has them all.
-    let plain = || VARIANTS.iter().filter(|variant| geometry::computes_plain_batches(&variant.row));
+    // Scores are not what these are about: `odd_lengths` has them all.
+    let plain = || VARIANTS.iter().filter(|variant| variant.row.score.is_plain());
     // Where a kernel's threads meet in shared memory does not depend on which 16 bits an element has.
     let conflicts = plain().filter(|variant| variant.row.dtype == Dtype::F16).map(|variant| {
         Trial::test(format!("simulator::bank_conflicts::{}", variant.entry), || no_bank_conflicts(variant))
@@ -80,7 +80,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     });
     let draws_tiles = |variant: &&Variant| match variant.row.schedule {
         Schedule::Persistent => true,
-        Schedule::Ragged => variant.row.isa == Isa::Wgmma && geometry::computes_plain_batches(&variant.row),
+        Schedule::Ragged => variant.row.isa == Isa::Wgmma && variant.row.score.is_plain(),
         Schedule::Grid | Schedule::Split => false,
     };
     let many_tiles = VARIANTS.iter().filter(draws_tiles).map(|variant| {
@@ -110,6 +110,12 @@ fn early_kernels_wait() -> Result<(), Error> {
     Ok(())
 }
 
+/// A batch of these sizes, with keys and values as wide as the row takes them.
+fn problem_for(row: &Row, [batch, heads_q, heads_kv, seqlen_q, seqlen_k]: [u32; 5]) -> Problem {
+    let dense = problem(row.dtype, [batch, heads_q, heads_kv, seqlen_q, seqlen_k, row.head_dim]);
+    dense.with_head_dim_v(geometry::widest_value(row.head_dim)).expect("a width that kernels have")
+}
+
 /// In which orders tiles that follow each other are run. Kernels of both dtypes are alike, so that each is seen in four.
 fn schedules(dtype: Dtype) -> [ptx_sim::Schedule; 2] {
     use ptx_sim::Schedule::{Deterministic, Seeded};
@@ -122,10 +128,10 @@ fn schedules(dtype: Dtype) -> [ptx_sim::Schedule; 2] {
 /// A device of one SM, whose few CTAs have many tiles each: long and short ones after each other, with NaN in some.
 fn tiles_that_follow_each_other_are_right(variant: &Variant) -> Result<(), Failed> {
     static ONE_SM: DeviceModel = DeviceModel::H200.with_sm_count(1);
-    let Row { head_dim, dtype, acc, .. } = variant.row;
+    let Row { dtype, acc, .. } = variant.row;
     // With 60 keys a tile is one block: whoever copies is as far ahead of those who compute as it ever is. Under a causal mask most tiles
     // see none of them, many in a row.
-    let full = |seqlen_k| problem(dtype, [1, 4, 2, 450, seqlen_k, head_dim]);
+    let full = |seqlen_k| problem_for(&variant.row, [1, 4, 2, 450, seqlen_k]);
     for problem in [full(470), full(60)].into_iter().flat_map(|full| [full, full.with_causal(true)]) {
         let qkv = random_input::qkv(&problem, InputKind::NotANumber, 5);
         let oracle = Oracle::new(&problem, qkv.clone(), None, &[acc], &|_, _| ());
@@ -164,11 +170,10 @@ fn strided_tensors_are_right(on: On, variant: &Variant) -> Result<Completion, Fa
             &simulator
         }
     };
-    let sizes = Sizes { batch: 2, heads_q: 6, heads_kv: 2, seqlen_q: 150, seqlen_k: 300, head_dim };
     let gap = i64::from(head_dim) + 8;
     let strides = |batch, head, row| ElementStrides { batch, head, row, dim: 1 };
     let strided = || {
-        Problem::new(sizes, dtype)?
+        problem_for(&variant.row, [2, 6, 2, 150, 300])
             .with_causal(true)
             .with_strides(TensorRole::Q, strides(150 * 6 * gap, gap, 6 * gap))?
             .with_strides(TensorRole::K, strides(0, 300 * gap, gap))?
@@ -206,9 +211,7 @@ fn no_bank_conflicts(variant: &Variant) -> Result<(), Failed> {
     let device = Arc::new(SimDevice::new(SimOptions::default().with_model(DeviceModel::H200)));
     let library = Arc::new(Library::find(None).map_err(|error| error.to_string())?);
     let attention = Attention::new(device.clone(), library).map_err(|error| error.to_string())?;
-    let Row { head_dim, dtype, .. } = variant.row;
-    let sizes = Sizes { batch: 1, heads_q: 2, heads_kv: 1, seqlen_q: 150, seqlen_k: 300, head_dim };
-    let full = Problem::new(sizes, dtype).map_err(|error| error.to_string())?;
+    let full = problem_for(&variant.row, [1, 2, 1, 150, 300]);
     // At one split O goes out through shared memory, at several past it.
     let splits: &[Splits] = match variant.row.schedule {
         Schedule::Split | Schedule::Ragged => &[Splits::Count(1), Splits::Count(2)],

@@ -277,10 +277,10 @@ unsafe fn weigh_splits(
     let sum = sink.map_or(sum, |sink| sum + share(sink, base));
     let normalizer = normalizer(sum);
     if row < count {
-        for (i, share) in (0..).zip(&shares) {
+        for (i, (&lse, share)) in (0..).zip(lse.iter().zip(&shares)) {
             let at = weights + row * WEIGHTS_BYTES + (i * 32 + lane) * 4;
             // SAFETY: this lane's place.
-            unsafe { st_shared(at, (share * normalizer).to_bits()) }
+            unsafe { st_shared(at, weight(lse, share * normalizer).to_bits()) }
         }
         let lse = lse_of(sum, base);
         if lane == 0 && lse_at != 0 {
@@ -315,11 +315,18 @@ pub fn lse_of(sum: f32, base: f32) -> f32 {
     if sum == 0.0 { f32::NEG_INFINITY } else { base + lg2(sum) * LN_2 }
 }
 
+/// What a partial result of this LSE is multiplied with: its normalized share, or [`NOTHING`] where it saw no key. A share that float32
+/// rounds to 0 is another matter: of keys with so little weight NaN still shows, as it does within one tile.
+#[inline(always)]
+pub fn weight(lse: f32, normalized: f32) -> f32 {
+    if lse == f32::NEG_INFINITY { NOTHING } else { normalized }
+}
+
 /// `sum` and a weighted element more. A partial result without keys leaves no trace, not even of a sign, whatever it holds.
 #[inline(always)]
 pub fn add_weighted(sum: f32, element: f32, weight: f32) -> f32 {
     let more = fma(element, weight, sum);
-    if weight == 0.0 { sum } else { more }
+    if weight.to_bits() == NOTHING.to_bits() { sum } else { more }
 }
 
 /// Combines the values of all lanes, alike in every lane.
@@ -358,7 +365,7 @@ impl<const P: usize, const L: usize> Loads<P, L> {
         first + part.group + load as u32 * groups
     }
 
-    /// Loads also what splits without keys left there, which is anything: their weights, which come later, are 0.
+    /// Loads also what splits without keys left there, which is anything: their weights, which come later, are [`NOTHING`].
     ///
     /// # Safety
     /// As for [`merge_rows`].
@@ -399,7 +406,7 @@ unsafe fn sum_of_parts<const P: usize, const L: usize>(
                 // SAFETY: one of the weights.
                 let weight =
                     f32::from_bits(unsafe { ld_shared(part.weights + split.min(SPLITS_MAX - 1) * 4) });
-                let weight = if split < partials.splits { weight } else { 0.0 };
+                let weight = if split < partials.splits { weight } else { NOTHING };
                 for e in 0..4 {
                     o[p][e] = add_weighted(o[p][e], loads.elements[p][load][e], weight);
                 }

@@ -6,7 +6,7 @@
 //! state's, bit by bit.
 
 use crate::element::Stored;
-use crate::math::combine::{NOTHING, add_weighted, base_of, lse_of, normalizer, share};
+use crate::math::combine::{NOTHING, add_weighted, base_of, lse_of, normalizer, share, weight};
 use crate::params::Strides;
 use crate::ptx::math::max;
 use crate::ptx::memory::{ld_global_b32, st_global_f32, to_global};
@@ -55,7 +55,8 @@ pub unsafe fn merge<I: Stored, O: Stored>(params: &MergeParams) {
         let partial = at(params.partial_o, &params.partial_strides, I::BYTES);
         let mut o = [NOTHING; 8];
         for state in 0..params.states {
-            let weight = share(lse(state), base) * normalizer;
+            let lse = lse(state);
+            let weight = weight(lse, share(lse, base) * normalizer);
             let elements = I::load(partial.wrapping_add_signed(i64::from(state) * params.o_next));
             o = core::array::from_fn(|i| add_weighted(o[i], elements[i], weight));
         }
