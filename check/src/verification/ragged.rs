@@ -340,7 +340,7 @@ fn draw_tensors(
     let is_mild = kind == InputKind::NotANumber;
     let choices = Choices {
         sinks: &[f32::NEG_INFINITY, -3.0, 0.0, 1.5, if is_mild { 20.0 } else { 80.0 }],
-        slopes: Some(if is_mild { &[0.0, 0.004, 0.015, 0.03] } else { &[0.0, 0.004, 0.5, 0.707] }),
+        slopes: Some(if is_mild { &[0.0, 0.004, 0.06, 0.125] } else { &[0.0, 0.004, 0.5, 0.707] }),
         biases: if is_mild { &[0.0, -1.0, 0.5, 2.0] } else { &[0.0, -1.0, 0.5, 2.0, f64::NEG_INFINITY] },
         pages_a_hole: 12,
     };
