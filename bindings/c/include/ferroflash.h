@@ -124,6 +124,7 @@ typedef struct ferroflash_backward_args {
     float *d_sinks;     /* the gradient of the sinks, [heads_q]; NULL: not wanted */
     /* Bytes of dS that kernels may keep in their workspace: 1 for none of it, which is slower; 0: 2.25 GiB. */
     uint64_t ds_bytes_max;
+    void *d_bias; /* the gradient of the bias, of type dtype, as the bias lies; NULL: not wanted */
 } ferroflash_backward_args;
 
 /* New keys and values into a cache, and rotations (RoPE) of them and of Q. `size` is sizeof(ferroflash_append_args). */

@@ -82,6 +82,7 @@ pub struct BackwardArgs {
     pub d_lse: usize,
     pub d_sinks: usize,
     pub ds_bytes_max: u64,
+    pub d_bias: usize,
 }
 
 /// A struct of plain numbers whose first field is its size.
@@ -131,6 +132,7 @@ pub(crate) unsafe fn backward(args: *const BackwardArgs) -> Result<Backward, Fai
         d_k: gradient(&args.d_k, of_k),
         d_v: gradient(&args.d_v, of_v),
         d_sinks: given(args.d_sinks),
+        d_bias: given(args.d_bias),
         ds_bytes_max: (args.ds_bytes_max > 0).then_some(args.ds_bytes_max),
     })
 }

@@ -42,7 +42,7 @@ fn the_headers_structs_lie_as_the_librarys() {
         q k v o lse seqlens_k window_left window_right softcap reserved sinks cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k
         block_table table_entries page_size page_count attention_chunk alibi_slopes alibi_by_batch tree_keys tree_bits intervals bias
         bias_shared head_dim_v dropout_p reserved2 dropout_seed dropout_offset);
-    compare!("ferroflash_backward_args" BackwardArgs: size forward d_o d_q d_k d_v d_lse d_sinks ds_bytes_max);
+    compare!("ferroflash_backward_args" BackwardArgs: size forward d_o d_q d_k d_v d_lse d_sinks ds_bytes_max d_bias);
     compare!("ferroflash_append_args" AppendArgs: size dtype layout batch heads_q heads_kv seqlen_q seqlen_k head_dim tokens reserved
         new_k new_v k v q rotated_q seqlens_k seqlens_after cu_seqlens_new block_table table_entries page_size page_count rotary_dim
         rotary_cos rotary_sin rotary_positions rotary_interleaved rotary_each_query reserved2 rotary_starts);

@@ -42,4 +42,5 @@ pub(crate) fn backward_tensors(backward: &Backward) -> BackwardTensors {
     BackwardTensors::new(device_tensors(&backward.call), backward.d_o.address, into)
         .with_d_lse(backward.d_lse)
         .with_d_sinks(backward.d_sinks)
+        .with_d_bias(backward.d_bias)
 }

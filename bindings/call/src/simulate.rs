@@ -57,6 +57,9 @@ pub(crate) unsafe fn backward(
         if let (Some(address), Some(sinks)) = (backward.d_sinks, &found.sinks) {
             std::slice::from_raw_parts_mut(address as *mut f32, sinks.len()).copy_from_slice(sinks);
         }
+        if let (Some(address), Some(bias)) = (backward.d_bias, &found.bias) {
+            std::slice::from_raw_parts_mut(address as *mut u16, bias.len()).copy_from_slice(bias);
+        }
     }
     Ok(())
 }

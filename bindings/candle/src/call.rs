@@ -132,6 +132,7 @@ impl Attention {
                     d_k: at(d_k, &self.k),
                     d_v: at(d_v, &self.v),
                     d_sinks: None,
+                    d_bias: None,
                     ds_bytes_max: None,
                 };
                 let stream = stream(self.q.device());

@@ -126,6 +126,7 @@ struct BackwardArgs {
     d_k: TensorArgs,
     d_v: TensorArgs,
     d_sinks: Option<u64>,
+    d_bias: Option<u64>,
     ds_bytes_max: Option<u64>,
 }
 
@@ -139,6 +140,7 @@ impl BackwardArgs {
             d_k: tensor(self.d_k),
             d_v: tensor(self.d_v),
             d_sinks: self.d_sinks,
+            d_bias: self.d_bias,
             ds_bytes_max: self.ds_bytes_max,
         })
     }

@@ -29,7 +29,7 @@ def tensors(sizes, **options):
     return [random(*shape, seed=seed, **options) for seed, shape in enumerate(shapes)]
 
 
-def plain(q, k, v, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, sinks=None, softmax_scale=None, tree_mask=None):
+def plain(q, k, v, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, sinks=None, softmax_scale=None, tree_mask=None, attn_bias=None):
     """Attention by PyTorch's operators, as its autograd differentiates it: O and LSE."""
     group = q.shape[2] // k.shape[2]
     k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
@@ -40,6 +40,8 @@ def plain(q, k, v, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes
     distance = torch.arange(keys)[None] - torch.arange(queries)[:, None] - (keys - queries)
     if alibi_slopes is not None:
         scores = scores - alibi_slopes.double()[..., None, None] * distance.abs()
+    if attn_bias is not None:
+        scores = scores + attn_bias
     left, right = window_size
     right = 0 if causal else right
     hidden = ((distance < -left) & (left >= 0) | (distance > right) & (right >= 0)).expand(q.shape[0], queries, keys)
@@ -100,16 +102,44 @@ def test_gradcheck(options):
     torch.autograd.gradcheck(lambda qkv: flash_attn_qkvpacked_func(qkv, **options), packed)
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (1, 3, 1, 7), (1, 1, 5, 7)])
+@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (1, 3, 1, 7), (1, 1, 5, 7), (2, 1, 1, 7), (1, 1, 1, 7)])
 def test_gradients_under_a_bias_are_those_of_pytorch(shape):
     q, k, v = (random(2, length, 3, 8, seed=seed) for seed, length in enumerate((5, 7, 7)))
     bias, of_o = random(*shape, seed=4, grad=False), random(2, 5, 3, 8, seed=5, grad=False)
     bias[..., 2] = -torch.inf
-    o = flash_attn_func(q, k, v, attn_bias=bias)
+    inputs = q, k, v, bias.requires_grad_()
     expected = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), attn_mask=bias).transpose(1, 2)
-    torch.testing.assert_close(o, expected)
-    for found, theirs in zip(torch.autograd.grad(o, (q, k, v), of_o), torch.autograd.grad(expected, (q, k, v), of_o)):
-        torch.testing.assert_close(found, theirs)
+    whole = bias.expand(2, 3, 5, 7)
+    # As it is, repeated, and with the strides of a permuted tensor.
+    for given in (bias, whole, whole.transpose(0, 3).contiguous().transpose(0, 3)):
+        o = flash_attn_func(q, k, v, attn_bias=given)
+        torch.testing.assert_close(o, expected)
+        theirs = torch.autograd.grad(expected, inputs, of_o, retain_graph=True)
+        for found, their in zip(torch.autograd.grad(o, inputs, of_o), theirs):
+            torch.testing.assert_close(found, their)
+    # Alone: nothing else wants a gradient.
+    o = flash_attn_func(*(x.detach() for x in (q, k, v)), attn_bias=bias)
+    torch.testing.assert_close(torch.autograd.grad(o, bias, of_o)[0], theirs[3])
+
+
+def test_a_bias_of_nothing_and_one_with_lse_and_dropout_have_gradients():
+    for queries, keys in ((0, 7), (5, 0)):
+        q, k = random(2, queries, 3, 8), random(2, keys, 3, 8)
+        bias = random(1, 3, queries, keys)
+        flash_attn_func(q, k, k, attn_bias=bias).sum().backward()
+        assert bias.grad.shape == bias.shape and (bias.grad == 0).all()
+    qkv, bias = tensors((2, 5, 7, 4, 2, 8, 8)), random(1, 4, 5, 7, seed=6)
+    for options in (dict(causal=True), dict(sinks=random(4, seed=9, dtype=torch.float32)), dict(window_size=(2, 1), softcap=1.5)):
+        o, lse, _ = flash_attn_func(*qkv, return_attn_probs=True, attn_bias=bias, **options)
+        theirs = gradients(*plain(*qkv, attn_bias=bias, **options), [*qkv, bias])
+        for x, y in zip(gradients(o, lse, [*qkv, bias]), theirs):
+            torch.testing.assert_close(x, y)
+
+    def dropped(bias):
+        torch.manual_seed(3)
+        return flash_attn_func(*qkv, attn_bias=bias, dropout_p=0.4)
+
+    torch.autograd.gradcheck(dropped, bias)
 
 
 def test_packed_forms_and_lengths():
@@ -387,12 +417,17 @@ def test_the_kernels_gradients_on_the_simulator(simulator):
     found, expected = gradients(o, lse, [*narrow, sinks]), gradients(*plain(*wide, sinks=sinks), [*wide, sinks])
     for x, y in zip(found, expected):
         torch.testing.assert_close(x.double(), y.double(), atol=4e-3 * y.abs().max().item(), rtol=0)
-    q = random(1, 5, 2, 64, dtype=torch.float16)
-    options = dict(tree_mask=torch.ones(1, 5, 5, dtype=torch.bool))
-    with pytest.raises(NotImplementedError, match="trees"):
-        flash_attn_func(q, q, q, **options)
-    with torch.no_grad():
-        flash_attn_func(q, q, q, **options)
+    tree = torch.rand(2, 15, 9, generator=torch.Generator().manual_seed(3)) > 0.4
+    o, lse, _ = flash_attn_func(*narrow, return_attn_probs=True, tree_mask=tree)
+    for x, y in zip(gradients(o, lse, narrow), gradients(*plain(*wide, tree_mask=tree), wide)):
+        torch.testing.assert_close(x.double(), y, atol=4e-3 * y.abs().max().item(), rtol=0)
+    for shape in ((2, 2, 15, 20), (1, 2, 15, 20), (2, 1, 1, 20)):
+        of_wide = random(*shape, seed=7).detach().half().double().requires_grad_()
+        of_narrow = of_wide.detach().half().requires_grad_()
+        o, lse, _ = flash_attn_func(*narrow, return_attn_probs=True, causal=True, attn_bias=of_narrow)
+        found = gradients(o, lse, [*narrow, of_narrow])
+        for x, y in zip(found, gradients(*plain(*wide, causal=True, attn_bias=of_wide), [*wide, of_wide])):
+            torch.testing.assert_close(x.double(), y, atol=4e-3 * y.abs().max().item(), rtol=0)
     wide = random(1, 5, 2, 256, dtype=torch.float16)
     with pytest.raises(NotImplementedError, match="128 of ALiBi"):
         flash_attn_func(wide, wide, wide, alibi_slopes=slopes)

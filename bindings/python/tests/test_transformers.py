@@ -122,8 +122,7 @@ def test_logits_and_tokens_are_those_of_pytorch(name, side):
     assert tokens == expected_tokens
 
 
-# Doge learns its masks, and biases have no gradient.
-@pytest.mark.parametrize("name", sorted(CONFIGS.keys() - {"doge"}))
+@pytest.mark.parametrize("name", sorted(CONFIGS))
 def test_a_step_of_training_has_plain_attentions_gradients(name):
     inputs, found = prompts("right"), {}
     labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
@@ -268,8 +267,6 @@ def test_what_it_cannot_do_is_refused():
         attention_forward(module, q, q, q, torch.zeros(1, 1, 3, 3, dtype=torch.long))
     with pytest.raises(NotImplementedError, match="room behind"):
         attention_forward(module, q, q, q, torch.ones(1, 2))
-    with pytest.raises(NotImplementedError, match="attn_bias has no gradient"):
-        attention_forward(module, q, q, q, None, position_bias=torch.zeros(1, 2, 3, 3, requires_grad=True))
     with pytest.raises(ValueError, match="dropout_p"):
         attention_forward(module, q, q, q, None, dropout=1.0)
 

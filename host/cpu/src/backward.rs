@@ -1,6 +1,6 @@
 //! Gradients: for each sequence and KV head, one query row after the other, so that every sum has one order.
 
-use crate::call::{Call, Dtype, Tensor};
+use crate::call::{Bias, Call, Dtype, Sizes, Tensor};
 use crate::dropout::factor;
 use crate::error::Error;
 use crate::read::{number, write_number};
@@ -11,7 +11,8 @@ use crate::threads::for_each;
 use std::sync::Mutex;
 
 /// The gradients of a [`Call`]: P = exp(S − LSE), dV = Pᵀ·dO, dS = P∘(dO·Vᵀ − δ) with δ = rowsum(dO∘O) − dLSE, dQ = scale · dS·K and
-/// dK = scale · dSᵀ·Q, of softcap times its derivative. With dropout dV and dP = dO·Vᵀ have its factors.
+/// dK = scale · dSᵀ·Q, of softcap times its derivative. With dropout dV and dP = dO·Vᵀ have its factors. The gradient of a bias is dS,
+/// summed over the sequences, heads and queries that share its elements.
 ///
 /// Rows that belong to no sequence are not written. A key that no query sees has gradient 0, and so has a
 /// query that sees no key.
@@ -31,6 +32,8 @@ pub struct Backward {
     pub d_v: Tensor,
     /// Address of the gradient of the sinks, float32 `[heads_q]`, where it is wanted.
     pub d_sinks: Option<u64>,
+    /// Address of the gradient of the bias, which lies as that does, where it is wanted.
+    pub d_bias: Option<u64>,
     /// Bytes of dS that kernels may keep in their workspace, but for the usual limit; the CPU keeps none.
     pub ds_bytes_max: Option<u64>,
 }
@@ -61,7 +64,7 @@ impl Backward {
     /// [`Error`]; nothing is written then.
     ///
     /// # Safety
-    /// As [`Call::forward`]; O and LSE are read, and the gradients of Q, K, V and the sinks may be written and overlap nothing.
+    /// As [`Call::forward`]; O and LSE are read, and the gradients of Q, K, V, the sinks and the bias may be written and overlap nothing.
     pub unsafe fn run(&self) -> Result<(), Error> {
         self.check()?;
         match self.call.dtype {
@@ -76,9 +79,14 @@ impl Backward {
     /// As [`Backward::run`].
     unsafe fn run_in<R: Real + Send>(&self) -> Result<(), Error> {
         let call = &self.call;
-        let mut work = Vec::new();
         // SAFETY: the caller's promise.
-        for sequence in unsafe { sequences(call)? } {
+        let sequences = unsafe { sequences(call)? };
+        if let (Some(address), Some(bias)) = (self.d_bias, call.bias) {
+            // SAFETY: the caller's promise.
+            unsafe { self.gradient_of_bias::<R>(&sequences, &bias, address) };
+        }
+        let mut work = Vec::new();
+        for sequence in sequences {
             work.extend((0..call.sizes.heads_kv).map(|head| (sequence, head)));
         }
         let products = call.sizes.seqlen_k * call.sizes.head_dim * call.group() * call.sizes.seqlen_q * 3;
@@ -144,52 +152,147 @@ impl Backward {
     ) -> R {
         let call = &self.call;
         let (width, width_v, scale) = (call.sizes.head_dim, call.head_dim_v, R::of(call.scale()));
-        let (mut query, mut d_q) = (vec![R::ZERO; width], vec![R::ZERO; width]);
-        let (mut o, mut d_o) = (vec![R::ZERO; width_v], vec![R::ZERO; width_v]);
+        let (mut at, mut d_q) = (QueryRow::new(call), vec![R::ZERO; width]);
         // SAFETY: the caller's promise.
-        let (slope, sink) = unsafe { sequence.of_head::<R>(call, head) };
+        let (_, sink) = unsafe { sequence.of_head::<R>(call, head) };
         let mut of_sink = R::ZERO;
         for row in 0..sequence.seqlen_q {
-            // SAFETY: the caller's promise.
-            let (visible, lse, d_lse) = unsafe {
-                let at = |tensor| sequence.query_row(call, tensor, head, row);
-                R::read_row(call.dtype, at(&call.q), &mut query);
-                R::read_row(call.dtype, at(&call.o), &mut o);
-                R::read_row(call.dtype, at(&self.d_o), &mut d_o);
-                let of_row = sequence.lse_row(call, head, row);
-                let given = |address: u64| number::<R>(call.dtype.of_sums(), address, of_row);
-                (
-                    sequence.visible(call, row),
-                    call.lse.map_or(R::ZERO, given),
-                    self.d_lse.map_or(R::ZERO, given),
-                )
-            };
             d_q.fill(R::ZERO);
-            // A row that sees nothing has no probabilities.
-            if lse != R::NEG_INFINITY {
-                let delta = dot(&d_o, &o) - d_lse;
-                if let Some(sink) = sink {
-                    of_sink += -((sink - lse).exp() * delta);
-                }
-                // SAFETY: the caller's promise.
-                for key in visible.keys.clone().filter(|&key| unsafe { !visible.hides(key) }) {
-                    let (key_row, value_row) = (row_of(k, key, width), row_of(v, key, width_v));
-                    let distance = sequence.own(row).abs_diff(key as i64);
-                    let (score, derivative) =
-                        changed(dot(&query, key_row) * scale, call.softcap, slope, distance);
-                    // SAFETY: the caller's promise.
-                    let p = (score + unsafe { sequence.bias(call, head, row, key) } - lse).exp();
-                    let kept = factor(call, sequence, head, (row, key));
-                    let d_s = p * (dot(&d_o, value_row) * kept - delta) * derivative * scale;
-                    add_scaled(&mut d_q, d_s, key_row);
-                    add_scaled(&mut sums.d_k[key * width..][..width], d_s, &query);
-                    add_scaled(&mut sums.d_v[key * width_v..][..width_v], p * kept, &d_o);
-                }
-            }
             // SAFETY: the caller's promise.
-            unsafe { R::write_row(call.dtype, sequence.query_row(call, &self.d_q, head, row), &d_q) };
+            unsafe {
+                at.read(self, sequence, head, row);
+                if let (Some(sink), true) = (sink, at.lse != R::NEG_INFINITY) {
+                    of_sink += -((sink - at.lse).exp() * at.delta);
+                }
+                at.pairs(call, sequence, (head, row), (k, v), |key, Pair { p, d_s, derivative }| {
+                    let d_s = d_s * derivative * scale;
+                    add_scaled(&mut d_q, d_s, row_of(k, key, width));
+                    add_scaled(&mut sums.d_k[key * width..][..width], d_s, &at.query);
+                    add_scaled(&mut sums.d_v[key * width_v..][..width_v], p, &at.d_o);
+                });
+                R::write_row(call.dtype, sequence.query_row(call, &self.d_q, head, row), &d_q);
+            }
         }
         of_sink
+    }
+
+    /// The gradient of the bias: each head of it that is another is a sum of its own, in one order.
+    ///
+    /// # Safety
+    /// As [`Backward::piece`].
+    unsafe fn gradient_of_bias<R: Real>(&self, sequences: &[Sequence], bias: &Bias, address: u64) {
+        let call = &self.call;
+        let Sizes { heads_q, seqlen_q, seqlen_k, head_dim, .. } = call.sizes;
+        let [own_batch, own_head, own_row] = bias.own;
+        let all = |own: bool, count: usize| 0..if own { count } else { 1 };
+        let heads = |batch| all(own_head, heads_q).map(move |head| (batch, head));
+        let blocks: Vec<(usize, usize)> = all(own_batch, call.sizes.batch).flat_map(heads).collect();
+        let keys_of = |tensor, width, sequence: &Sequence, head: usize| {
+            // SAFETY: the caller's promise.
+            unsafe { sequence.wide::<R>(call, (tensor, width), head / call.group(), 0..sequence.held_k) }
+        };
+        for_each(&blocks, seqlen_q * seqlen_k * head_dim * 2, |&(batch, of_head)| {
+            let mut sums = vec![R::ZERO; all(own_row, seqlen_q).len() * seqlen_k];
+            let mut at = QueryRow::new(call);
+            for sequence in sequences.iter().filter(|sequence| !own_batch || sequence.batch == batch) {
+                for head in if own_head { of_head..of_head + 1 } else { 0..heads_q } {
+                    let k = keys_of(&call.k, head_dim, sequence, head);
+                    let v = keys_of(&call.v, call.head_dim_v, sequence, head);
+                    for row in 0..sequence.seqlen_q {
+                        let into = &mut sums[if own_row { row * seqlen_k } else { 0 }..][..seqlen_k];
+                        // SAFETY: the caller's promise.
+                        unsafe {
+                            at.read(self, sequence, head, row);
+                            at.pairs(call, sequence, (head, row), (&k, &v), |key, pair| into[key] += pair.d_s);
+                        }
+                    }
+                }
+            }
+            let [by_batch, by_head, _] = bias.strides(&call.sizes);
+            let first = by_batch * batch as i64 + by_head * of_head as i64;
+            for (element, &sum) in (first..).zip(&sums) {
+                // SAFETY: the caller's promise; no two pieces of work write the same elements.
+                unsafe { write_number(call.dtype, address, element, sum) };
+            }
+        });
+    }
+}
+
+/// A query row and what its gradients are made of.
+struct QueryRow<R> {
+    query: Vec<R>,
+    o: Vec<R>,
+    d_o: Vec<R>,
+    lse: R,
+    /// dO · O less the gradient of LSE.
+    delta: R,
+}
+
+/// A query and a key that it sees.
+struct Pair<R> {
+    /// Its probability, with the factor of dropout.
+    p: R,
+    /// The gradient of what the softmax is of.
+    d_s: R,
+    /// That of the score's function, which comes before a bias.
+    derivative: R,
+}
+
+impl<R: Real> QueryRow<R> {
+    fn new(call: &Call) -> QueryRow<R> {
+        let zeros = |width| vec![R::ZERO; width];
+        let [query, o, d_o] = [call.sizes.head_dim, call.head_dim_v, call.head_dim_v].map(zeros);
+        QueryRow { query, o, d_o, lse: R::ZERO, delta: R::ZERO }
+    }
+
+    /// # Safety
+    /// As [`Backward::piece`].
+    unsafe fn read(&mut self, backward: &Backward, sequence: &Sequence, head: usize, row: usize) {
+        let call = &backward.call;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let at = |tensor| sequence.query_row(call, tensor, head, row);
+            R::read_row(call.dtype, at(&call.q), &mut self.query);
+            R::read_row(call.dtype, at(&call.o), &mut self.o);
+            R::read_row(call.dtype, at(&backward.d_o), &mut self.d_o);
+            let of_row = sequence.lse_row(call, head, row);
+            let given = |address: u64| number::<R>(call.dtype.of_sums(), address, of_row);
+            self.lse = call.lse.map_or(R::ZERO, given);
+            self.delta = dot(&self.d_o, &self.o) - backward.d_lse.map_or(R::ZERO, given);
+        }
+    }
+
+    /// Each key that the row sees: none where it has no probabilities.
+    ///
+    /// # Safety
+    /// As [`Backward::piece`]; the row was read.
+    unsafe fn pairs(
+        &self,
+        call: &Call,
+        sequence: &Sequence,
+        (head, row): (usize, usize),
+        (k, v): (&[R], &[R]),
+        mut pair: impl FnMut(usize, Pair<R>),
+    ) {
+        if self.lse == R::NEG_INFINITY {
+            return;
+        }
+        // SAFETY: the caller's promise.
+        let (visible, (slope, _)) =
+            unsafe { (sequence.visible(call, row), sequence.of_head::<R>(call, head)) };
+        // SAFETY: the caller's promise.
+        for key in visible.keys.clone().filter(|&key| unsafe { !visible.hides(key) }) {
+            let (key_row, value_row) =
+                (row_of(k, key, call.sizes.head_dim), row_of(v, key, call.head_dim_v));
+            let distance = sequence.own(row).abs_diff(key as i64);
+            let product = dot(&self.query, key_row) * R::of(call.scale());
+            let (score, derivative) = changed(product, call.softcap, slope, distance);
+            // SAFETY: the caller's promise.
+            let p = (score + unsafe { sequence.bias(call, head, row, key) } - self.lse).exp();
+            let kept = factor(call, sequence, head, (row, key));
+            let d_s = p * (dot(&self.d_o, value_row) * kept - self.delta);
+            pair(key, Pair { p: p * kept, d_s, derivative });
+        }
     }
 }
 

@@ -181,6 +181,7 @@ impl Case {
             d_k: at(call.k, &out[1]),
             d_v: at(call.v, &out[2]),
             d_sinks: call.sinks.map(|_| of_sinks.address()),
+            d_bias: None,
             ds_bytes_max: None,
         };
         // SAFETY: as above.
@@ -327,6 +328,7 @@ fn what_has_no_gradient_is_refused() {
         d_k: call.k,
         d_v: call.v,
         d_sinks: None,
+        d_bias: None,
         ds_bytes_max: None,
     };
     assert_eq!(backward.check(), Err(Error::Null { tensor: "LSE" }));

@@ -1,4 +1,4 @@
-"""Gradients of a call: dQ, dK, dV and the sinks', by the device that computed it."""
+"""Gradients of a call: dQ, dK, dV, the sinks' and the bias', by the device that computed it."""
 
 from . import _devices
 from ._call import _strided, filled, is_empty, numbers, with_intervals
@@ -7,7 +7,7 @@ from ._call import _strided, filled, is_empty, numbers, with_intervals
 class Args:
     """The fields that the native module reads."""
 
-    __slots__ = "forward d_o d_lse d_q d_k d_v d_sinks ds_bytes_max".split()
+    __slots__ = "forward d_o d_lse d_q d_k d_v d_sinks d_bias ds_bytes_max".split()
 
 
 def check(framework, call):
@@ -21,8 +21,8 @@ def check(framework, call):
         _devices.device_at(place).check_gradients(args)
 
 
-def compute(framework, call, o, lse, d_o, d_lse, of_sinks):
-    """The gradients, that of the sinks None unless it is wanted; `d_lse` may be None."""
+def compute(framework, call, o, lse, d_o, d_lse, of_sinks, of_bias):
+    """The gradients, those of the sinks and of the bias None unless they are wanted; `d_lse` may be None."""
     with_intervals(framework, call)
     forward, place, o_shape, _ = numbers(framework, call)
     # What belongs to no sequence is not written.
@@ -31,10 +31,12 @@ def compute(framework, call, o, lse, d_o, d_lse, of_sinks):
         made = _zeros(framework)
     d_q, d_k, d_v = (made(tensor, tuple(tensor.shape)) for tensor in (call.q, call.k, call.v))
     d_sinks = framework.full(call.sinks, tuple(call.sinks.shape), 0.0, "float32") if of_sinks else None
+    d_bias = _zeros(framework)(call.attn_bias, tuple(call.attn_bias.shape)) if of_bias else None
     if 0 in o_shape or forward.sizes[0] == 0:
-        return d_q, d_k, d_v, d_sinks
+        return d_q, d_k, d_v, d_sinks, d_bias
     if 0 in call.k.shape:
-        return d_q, d_k, d_v, d_lse.sum((0, 2) if d_lse.ndim == 3 else 1) if of_sinks and d_lse is not None else d_sinks
+        of_lse = d_lse.sum((0, 2) if d_lse.ndim == 3 else 1) if of_sinks and d_lse is not None else d_sinks
+        return d_q, d_k, d_v, of_lse, d_bias
     args = Args()
     args.forward, args.ds_bytes_max = forward, _devices.ds_bytes_max()
     o, d_o = framework.aligned(o), framework.aligned(d_o)
@@ -42,10 +44,10 @@ def compute(framework, call, o, lse, d_o, d_lse, of_sinks):
     forward.lse = framework.describe(lse)[0]
     if d_lse is not None:
         d_lse = framework.contiguous(d_lse)
-    args.d_lse, args.d_sinks = (None if x is None else framework.describe(x)[0] for x in (d_lse, d_sinks))
+    args.d_lse, args.d_sinks, args.d_bias = (None if x is None else framework.describe(x)[0] for x in (d_lse, d_sinks, d_bias))
     args.d_q, args.d_k, args.d_v = (_strided(framework.describe(tensor)) for tensor in (d_q, d_k, d_v))
     _devices.run(framework, place, "backward", args)
-    return d_q, d_k, d_v, d_sinks
+    return d_q, d_k, d_v, d_sinks, d_bias
 
 
 def _zeros(framework):

@@ -12,16 +12,15 @@ _TENSORS = (
 _NUMBERS = (
     "float? scale, bool causal, int left, int right, SymInt longest_q, SymInt longest_k, int chunk, int tree_keys, float softcap"
 )
+_BACKWARD = f"Tensor d_o, Tensor? d_lse, {_TENSORS.format('Tensor o, Tensor lse,')}, {_NUMBERS}, bool of_sinks, bool of_bias"
 _SCHEMAS = {
     # Without `lse` and without `gradients`, which need it, LSE is empty.
     "forward": f"{_TENSORS.format('')}, {_NUMBERS}, bool lse, bool gradients) -> (Tensor, Tensor)",
-    # Without `of_sinks` the last is empty.
-    "backward": f"Tensor d_o, Tensor? d_lse, {_TENSORS.format('Tensor o, Tensor lse,')}, {_NUMBERS}, bool of_sinks)"
-    " -> (Tensor, Tensor, Tensor, Tensor)",
+    # Without `of_sinks` the fourth is empty, without `of_bias` the fifth.
+    "backward": f"{_BACKWARD}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     # The third result, and what its gradient takes, are seed and offset.
     "dropout": f"{_TENSORS.format('')}, {_NUMBERS}, bool lse, bool gradients, float p) -> (Tensor, Tensor, Tensor)",
-    "dropout_backward": f"Tensor d_o, Tensor? d_lse, {_TENSORS.format('Tensor o, Tensor lse,')}, {_NUMBERS}, bool of_sinks, float p, Tensor seeds)"
-    " -> (Tensor, Tensor, Tensor, Tensor)",
+    "dropout_backward": f"{_BACKWARD}, float p, Tensor seeds) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     "append": "Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor k, Tensor v, Tensor used_k, Tensor? entry_k,"
     " Tensor? block_table, Tensor? rotary_cos, Tensor? rotary_sin, Tensor? rotary_seqlens, Tensor? cu_seqlens_q,"
     " Tensor? cu_seqlens_new, bool interleaved, bool each_query) -> (Tensor, Tensor)",
@@ -43,8 +42,7 @@ def call(framework, call):
         dtype = torch.get_autocast_dtype(device)
         call.q, call.k, call.v = (tensor.to(dtype) for tensor in (call.q, call.k, call.v))
     framework.check_gradients((call.alibi_slopes,), "alibi_slopes have")
-    framework.check_gradients((call.attn_bias,), "attn_bias has")
-    gradients = framework.wants_gradients((call.q, call.k, call.v, call.sinks))
+    gradients = framework.wants_gradients((call.q, call.k, call.v, call.sinks, call.attn_bias))
     if not gradients and not _again.is_watched(call.q, call.k, call.v, call.sinks, call.alibi_slopes, call.attn_bias):
         call.seeds = _drawn(call)
         return compute(framework, call)
@@ -178,17 +176,30 @@ def _gradient(ctx, d_o, d_lse):
     q, k, v, o, lse, *operands = ctx.saved_tensors
     if d_o is None:
         d_o = torch.zeros_like(o)
-    of_sinks = ctx.needs_input_grad[4]
-    d_q, d_k, d_v, d_sinks = _operator("backward")(d_o, d_lse, q, k, v, o, lse, *operands, *ctx.numbers, of_sinks)
-    return d_q, d_k, d_v, None, d_sinks if of_sinks else None, *[None] * 20
+    wanted = _wanted(ctx)
+    found = _operator("backward")(d_o, d_lse, q, k, v, o, lse, *operands, *ctx.numbers, *wanted)
+    return *_in_places(found, wanted), *[None] * 11
+
+
+def _wanted(ctx):
+    """Whether the sinks and the bias need gradients."""
+    return ctx.needs_input_grad[4], ctx.needs_input_grad[13]
+
+
+def _in_places(found, wanted):
+    """Gradients where the tensors were among the inputs."""
+    *of_qkv, d_sinks, d_bias = found
+    d_sinks, d_bias = (x if is_wanted else None for x, is_wanted in zip((d_sinks, d_bias), wanted))
+    return *of_qkv, None, d_sinks, *[None] * 8, d_bias
 
 
 def _backward(d_o, d_lse, q, k, v, o, lse, *arguments, dropout=(0.0, None)):
-    of_sinks = arguments[-1]
-    call = _call(q, k, v, *arguments[:-1], True, True)
+    *arguments, of_sinks, of_bias = arguments
+    call = _call(q, k, v, *arguments, True, True)
     call.dropout_p, call.seeds = dropout
-    *found, d_sinks = _gradients.compute(Torch(torch), call, o, lse, d_o, d_lse, of_sinks)
-    return *found, q.new_empty(0, dtype=torch.float32) if d_sinks is None else d_sinks
+    *found, d_sinks, d_bias = _gradients.compute(Torch(torch), call, o, lse, d_o, d_lse, of_sinks, of_bias)
+    d_sinks = q.new_empty(0, dtype=torch.float32) if d_sinks is None else d_sinks
+    return *found, d_sinks, q.new_empty(0) if d_bias is None else d_bias
 
 
 def _keep_dropout(ctx, inputs, output):
@@ -203,10 +214,9 @@ def _dropout_gradient(ctx, d_o, d_lse, _):
     q, k, v, o, lse, *operands, seeds = ctx.saved_tensors
     if d_o is None:
         d_o = torch.zeros_like(o)
-    of_sinks = ctx.needs_input_grad[4]
-    given = d_o, d_lse, q, k, v, o, lse, *operands, *ctx.numbers, of_sinks, ctx.p, seeds
-    d_q, d_k, d_v, d_sinks = _operator("dropout_backward")(*given)
-    return d_q, d_k, d_v, None, d_sinks if of_sinks else None, *[None] * 21
+    wanted = _wanted(ctx)
+    found = _operator("dropout_backward")(d_o, d_lse, q, k, v, o, lse, *operands, *ctx.numbers, *wanted, ctx.p, seeds)
+    return *_in_places(found, wanted), *[None] * 12
 
 
 def _dropout_backward(*arguments):
@@ -220,7 +230,9 @@ def _fake_dropout_backward(*arguments):
 
 def _fake_backward(d_o, d_lse, q, k, v, o, lse, alibi_slopes, sinks, *arguments):
     made = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
-    return *made, q.new_empty(sinks.shape if arguments[-1] else 0, dtype=torch.float32)
+    *_, of_sinks, of_bias = arguments
+    d_sinks = q.new_empty(sinks.shape if of_sinks else 0, dtype=torch.float32)
+    return *made, d_sinks, q.new_empty(arguments[8].shape if of_bias else 0)
 
 
 def _second_gradient(ctx, *gradients):
