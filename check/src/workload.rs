@@ -121,8 +121,12 @@ impl Workload {
         workload
     }
 
-    /// The same with an operand that nothing is drawn for: a table of a user's score.
+    /// The same with an operand that nothing is drawn for, a table of a user's score, or with another one than was drawn.
     pub fn with_operand(mut self, (operand, values): (Operand, OperandValues)) -> Workload {
+        self.with_bias = OnceLock::new();
+        if operand == Operand::Bias {
+            self.bias_pattern = None;
+        }
         self.operands.push((operand, values));
         self
     }

@@ -12,7 +12,8 @@ const DS_BYTES_MAX: u64 = (2 << 30) + (256 << 20);
 
 /// The gradients of a problem: dQ = scale · dS·K, dK = scale · dSᵀ·Q and dV = Pᵀ·dO, where P = exp(S − LSE), dS = P∘(dO·Vᵀ − δ) and
 /// δ = rowsum(dO∘O) − dLSE; with a softcap dS is multiplied with its derivative, and with dropout dV and dO·Vᵀ have its factors. A learned
-/// sink's is −Σ exp(sink − LSE)·δ over the rows of its head. ALiBi's slopes have none.
+/// sink's is −Σ exp(sink − LSE)·δ over the rows of its head. A bias' is dS, summed over the batch entries, heads and queries that it is the
+/// same for. ALiBi's slopes have none.
 ///
 /// dO lies as O does, and dQ, dK and dV as Q, K and V, each with strides of its own ([`Backward::with_strides`]). A query that sees no key
 /// has gradient 0, and so has a key that no query sees. NaN reaches the gradients of the rows that it concerns and no others.
@@ -30,17 +31,14 @@ impl Backward {
     /// coincide.
     ///
     /// # Errors
-    /// [`Error::Backward`] where no kernel computes them: pages, biases and users' scores, trees, ALiBi over head_dim 128.
+    /// [`Error::Backward`] where no kernel computes them: pages, users' scores, ALiBi over head_dim 128.
     pub fn new(problem: &Problem) -> Result<Backward, Error> {
         let refused = |reason| Err(Error::Backward { reason });
         if matches!(problem.keys(), KeySequences::Paged(_)) {
             return refused("K and V lie in pages, which only inference has: give them contiguous or packed");
         }
-        if !matches!(problem.score(), Score::Plain | Score::Softcap(_) | Score::Alibi { .. }) {
-            return refused("biases and users' scores have no backward kernels yet");
-        }
-        if problem.mask().tree.is_some() {
-            return refused("trees have no backward kernels yet");
+        if matches!(problem.score(), Score::User(_)) {
+            return refused("users' scores have no backward kernels: their derivatives are not known");
         }
         let width = problem.sizes().head_dim.max(problem.head_dim_v());
         let mut of_score = BACKWARD_VARIANTS.iter().filter(|kernel| kernel.row.score == problem.score_kind());
@@ -184,17 +182,24 @@ pub struct Gradients {
     pub v: Vec<u16>,
     /// The gradients of the sinks, one a query head, where the problem has sinks.
     pub sinks: Option<Vec<f32>>,
+    /// The gradient of the bias, which lies as the bias does, where the problem has one.
+    pub bias: Option<Vec<u16>>,
 }
 
 impl Gradients {
     /// Of these gradients.
     pub fn new(q: Vec<u16>, k: Vec<u16>, v: Vec<u16>) -> Gradients {
-        Gradients { q, k, v, sinks: None }
+        Gradients { q, k, v, sinks: None, bias: None }
     }
 
     /// The same with gradients of sinks.
     pub fn with_sinks(self, sinks: Option<Vec<f32>>) -> Gradients {
         Gradients { sinks, ..self }
+    }
+
+    /// The same with a gradient of the bias.
+    pub fn with_bias(self, bias: Option<Vec<u16>>) -> Gradients {
+        Gradients { bias, ..self }
     }
 }
 
@@ -204,7 +209,8 @@ impl PartialEq for Gradients {
         let bits = |of: &Gradients| -> Option<Vec<u32>> {
             of.sinks.as_ref().map(|sinks| sinks.iter().map(|sink| sink.to_bits()).collect())
         };
-        (&self.q, &self.k, &self.v, bits(self)) == (&other.q, &other.k, &other.v, bits(other))
+        (&self.q, &self.k, &self.v, &self.bias, bits(self))
+            == (&other.q, &other.k, &other.v, &other.bias, bits(other))
     }
 }
 
@@ -228,12 +234,14 @@ pub struct BackwardTensors {
     pub d_v: u64,
     /// The gradient of the sinks, float32 `[heads_q]`, where it is wanted.
     pub d_sinks: Option<u64>,
+    /// The gradient of the bias, in the problem's dtype and as the bias lies, where it is wanted.
+    pub d_bias: Option<u64>,
 }
 
 impl BackwardTensors {
     /// Of the forward pass's tensors, dO, and where dQ, dK and dV go; without a gradient of LSE.
     pub const fn new(forward: DeviceTensors, d_o: u64, [d_q, d_k, d_v]: [u64; 3]) -> BackwardTensors {
-        BackwardTensors { forward, d_o, d_lse: None, d_q, d_k, d_v, d_sinks: None }
+        BackwardTensors { forward, d_o, d_lse: None, d_q, d_k, d_v, d_sinks: None, d_bias: None }
     }
 
     /// The same with a gradient of LSE at this address.
@@ -244,6 +252,11 @@ impl BackwardTensors {
     /// The same with the gradient of the sinks going to this address.
     pub const fn with_d_sinks(self, d_sinks: Option<u64>) -> BackwardTensors {
         BackwardTensors { d_sinks, ..self }
+    }
+
+    /// The same with the gradient of the bias going to this address.
+    pub const fn with_d_bias(self, d_bias: Option<u64>) -> BackwardTensors {
+        BackwardTensors { d_bias, ..self }
     }
 }
 
@@ -280,13 +293,15 @@ mod tests {
     fn what_has_no_kernels_is_refused_with_its_reason() {
         let refused = |problem: &Problem| Backward::new(problem).expect_err("refused").to_string();
         let bias = Score::Bias(crate::problem::BiasShape::default());
-        assert!(refused(&problem().with_score(bias).expect("valid")).contains("biases"));
-        for score in [Score::Softcap(2.0), Score::Alibi { per_batch: true }] {
+        for score in [Score::Softcap(2.0), Score::Alibi { per_batch: true }, bias] {
             let scored = problem().with_sinks(true).with_score(score).expect("valid");
             assert!(Backward::new(&scored).is_ok());
         }
         let wide = Problem::new(Sizes { head_dim: 136, ..SIZES }, Dtype::F16).expect("valid");
-        assert!(Backward::new(&wide.with_score(Score::Softcap(2.0)).expect("valid")).is_ok());
+        for score in [Score::Softcap(2.0), bias] {
+            assert!(Backward::new(&wide.with_score(score).expect("valid")).is_ok());
+        }
+        assert!(Backward::new(&wide.with_mask(Mask::CAUSAL.with_tree(5)).expect("valid")).is_ok());
         let alibi = wide.with_score(Score::Alibi { per_batch: true }).expect("valid");
         assert!(refused(&alibi).contains("128 of ALiBi"));
         let window = problem().with_mask(Mask::window(Some(3), Some(1)).with_intervals()).expect("valid");

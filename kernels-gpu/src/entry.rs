@@ -20,14 +20,14 @@ use cuda_std::kernel;
 #[cfg(not(ferroflash_wgmma))]
 use crate::{
     append::append,
-    backward::{params::BackwardParams, sinks, statistics},
+    backward::{bias, params::BackwardParams, sinks, statistics},
     copy::copy,
     element,
     math::{combine::combine, merge::merge},
     mma::forward::forward,
     params::{CombineParams, ForwardParams},
     ptx::grid::wait_for_prerequisites,
-    step_params::{AppendParams, CopyParams, MergeParams, SinkGradientParams},
+    step_params::{AppendParams, BiasGradientParams, CopyParams, MergeParams, SinkGradientParams},
 };
 #[cfg(ferroflash_wgmma)]
 use crate::{
@@ -297,6 +297,16 @@ macro_rules! step_entry {
             wait_for_prerequisites();
             // SAFETY: the caller's.
             unsafe { sinks::gradient(&params) }
+        }
+    };
+    ($entry:ident: BiasGradient, $input:ident, $output:ident) => {
+        /// # Safety
+        /// As for [`bias::gradient`].
+        #[kernel]
+        pub unsafe fn $entry(params: BiasGradientParams) {
+            wait_for_prerequisites();
+            // SAFETY: the caller's.
+            unsafe { bias::gradient::<element::$output>(&params) }
         }
     };
     ($entry:ident: Statistics, $input:ident, $output:ident) => {

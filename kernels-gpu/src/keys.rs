@@ -46,6 +46,12 @@ impl KeyRows {
         Self { base: self.base.wrapping_add_signed(head), head: 0, stride: self.stride }
     }
 
+    /// The rows from byte `along` of each on.
+    #[inline(always)]
+    pub fn along(self, along: u32) -> Self {
+        Self { base: self.base + u64::from(along), ..self }
+    }
+
     /// Bytes from a row to the one `rows` rows further on.
     #[inline(always)]
     pub fn distance(&self, rows: i64) -> i64 {

@@ -1,5 +1,6 @@
-//! The parameter blocks of the step kernels that are launched by themselves: merge, append, copy, and the gradient of sinks.
+//! The parameter blocks of the step kernels that are launched by themselves: merge, append, copy, and the gradients of sinks and of a bias.
 
+use crate::backward::params::BackwardParams;
 use crate::divisor::Divisor;
 use crate::params::{Bytes, Strides};
 
@@ -213,6 +214,38 @@ impl SinkGradientParams {
     }
 }
 
+/// Parameters of a launch that computes the gradient of a bias, a CTA for each [`crate::backward::BIAS_TILE`] keys of as many of its rows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BiasGradientParams {
+    /// What the launches before it had; `dq` has written the statistics.
+    pub backward: BackwardParams,
+    /// The device address of the gradient, which lies as the bias does, in the same type.
+    pub d_bias: u64,
+    /// Blocks of keys of a row.
+    pub key_blocks: Divisor,
+    /// Blocks of rows of a head: 1 where all queries share a row.
+    pub query_blocks: Divisor,
+    /// Heads of the bias: 1 where all share them.
+    pub heads: Divisor,
+    /// Rows of a head.
+    pub rows: u32,
+}
+
+impl BiasGradientParams {
+    /// The block as the bytes of the kernel's one parameter.
+    pub fn to_bytes(&self) -> [u8; size_of::<BiasGradientParams>()] {
+        let mut bytes = Bytes::new();
+        bytes.put(&self.backward.to_bytes());
+        bytes.u64s([self.d_bias]);
+        bytes.divisors([self.key_blocks, self.query_blocks, self.heads]);
+        bytes.u32s([self.rows]);
+        // Up to a multiple of 8.
+        bytes.fill();
+        bytes.finish()
+    }
+}
+
 impl AppendParams {
     /// Pieces of a row of `chunks` chunks: a chunk each, but for two that are rotated together.
     pub const fn pieces(chunks: u32, rotated_chunks: u32, interleaved: bool) -> u32 {
@@ -326,6 +359,25 @@ mod tests {
         assert_eq!(u64_at(&bytes, offset_of!(SinkGradientParams, cu_seqlens_q)), 2);
         assert_eq!(u32_at(&bytes, offset_of!(SinkGradientParams, rows)), 3);
         assert_eq!(u32_at(&bytes, offset_of!(SinkGradientParams, batch)), 4);
+    }
+
+    #[test]
+    fn bytes_of_a_bias_gradient_lie_where_the_fields_do() {
+        let params = BiasGradientParams {
+            backward: BackwardParams { scale: 0.5, ..BackwardParams::default() },
+            d_bias: 1,
+            key_blocks: Divisor::new(2),
+            heads: Divisor::new(3),
+            rows: 4,
+            ..Default::default()
+        };
+        let bytes = params.to_bytes();
+        let of_backward = offset_of!(BiasGradientParams, backward) + offset_of!(BackwardParams, scale);
+        assert_eq!(u32_at(&bytes, of_backward), 0.5f32.to_bits());
+        assert_eq!(u64_at(&bytes, offset_of!(BiasGradientParams, d_bias)), 1);
+        assert_eq!(u32_at(&bytes, offset_of!(BiasGradientParams, key_blocks)), 2);
+        assert_eq!(u32_at(&bytes, offset_of!(BiasGradientParams, heads)), 3);
+        assert_eq!(u32_at(&bytes, offset_of!(BiasGradientParams, rows)), 4);
     }
 
     #[test]

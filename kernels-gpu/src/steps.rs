@@ -1,7 +1,8 @@
-//! The table of kernels beside those that compute attention: what merges partial results, what appends to caches, the gradient of sinks,
-//! the statistics of queries, and copies.
+//! The table of kernels beside those that compute attention: what merges partial results, what appends to caches, the gradients of sinks and
+//! of biases, the statistics of queries, and copies.
 //! One line a kernel.
 
+use crate::backward::BIAS_TILE;
 use crate::geometry::{COMBINE_SMEM_BYTES, COMBINE_THREADS};
 use crate::row::Dtype;
 
@@ -20,6 +21,8 @@ macro_rules! for_each_step_kernel {
             append_f16    => { Append,  F16,  F16 };
             append_bf16   => { Append,  Bf16, Bf16 };
             sink_gradient => { SinkGradient, F32, F32 };
+            bias_gradient_f16 => { BiasGradient, F16, F16 };
+            bias_gradient_bf16 => { BiasGradient, Bf16, Bf16 };
             statistics_f16 => { Statistics, F16, F32 };
             statistics_bf16=> { Statistics, Bf16, F32 };
             copy_runs     => { Copy,    F32,  F32 };
@@ -27,7 +30,7 @@ macro_rules! for_each_step_kernel {
     };
 }
 
-/// Threads of a CTA of a merge and of an append kernel.
+/// Threads of a CTA of a merge, of an append kernel, and of those of statistics and of a bias' gradient.
 pub const STEP_THREADS: u32 = 128;
 /// Threads of a CTA of a copy kernel: enough for a multiprocessor's share of the memory's speed.
 pub const COPY_THREADS: u32 = 512;
@@ -50,6 +53,8 @@ pub enum Step {
     Append,
     /// Sums the gradient of each head's sink over its rows.
     SinkGradient,
+    /// Computes the gradient of a bias, summed over what it is the same for.
+    BiasGradient,
     /// Computes the statistics of queries, before a backward pass that keeps dS.
     Statistics,
     /// Copies within the device, whatever the bytes are.
@@ -121,6 +126,11 @@ impl StepRow {
     /// The kernel that copies.
     pub const COPY: StepRow = StepRow { step: Step::Copy, input: Number::F32, output: Number::F32 };
 
+    /// The kernel of a bias' gradient.
+    pub const fn bias_gradient(dtype: Dtype) -> StepRow {
+        StepRow { step: Step::BiasGradient, input: Number::of(dtype), output: Number::of(dtype) }
+    }
+
     /// The kernel of the statistics of queries of a dtype.
     pub const fn statistics(dtype: Dtype) -> StepRow {
         StepRow { step: Step::Statistics, input: Number::of(dtype), output: Number::F32 }
@@ -130,7 +140,7 @@ impl StepRow {
     pub const fn threads(&self) -> u32 {
         match self.step {
             Step::Combine => COMBINE_THREADS,
-            Step::Merge | Step::Append | Step::Statistics => STEP_THREADS,
+            Step::Merge | Step::Append | Step::Statistics | Step::BiasGradient => STEP_THREADS,
             Step::Copy => COPY_THREADS,
             Step::SinkGradient => SINK_THREADS,
         }
@@ -141,6 +151,8 @@ impl StepRow {
         match self.step {
             Step::Combine => COMBINE_SMEM_BYTES,
             Step::Merge | Step::Append | Step::Statistics | Step::Copy => 0,
+            // Blocks of Q, K, dO and V.
+            Step::BiasGradient => 4 * BIAS_TILE * BIAS_TILE * 2,
             // A sum of each warp.
             Step::SinkGradient => SINK_THREADS / 32 * 4,
         }

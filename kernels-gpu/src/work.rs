@@ -222,13 +222,18 @@ pub fn query_at(params: &ForwardParams, work: &Work<'_>, (head, query): (u32, u3
     RowAt { batch: work.batch, head, query, seqlen_q, seqlen_k, row }
 }
 
-/// Whether the score shows a key to a row: the slow way, for what is hardly ever asked.
+/// Whether the score shows a key to a row of a tile.
 #[inline(always)]
-pub fn score_sees<C: Config>(params: &ForwardParams, work: &Work<'_>, row: u32, key: u32) -> bool {
-    if !C::Score::HIDES {
+pub fn score_sees_row<C: Config>(params: &ForwardParams, work: &Work<'_>, row: u32, key: u32) -> bool {
+    score_sees::<C::Score>(params, key, || row_at::<C>(params, work, row))
+}
+
+/// Whether a score shows a key to a query: the slow way, for what is hardly ever asked.
+#[inline(always)]
+pub fn score_sees<S: Score>(params: &ForwardParams, key: u32, at: impl FnOnce() -> RowAt) -> bool {
+    if !S::HIDES {
         return true;
     }
-    let score = C::Score::new(params);
-    let row = C::Score::row(params, || row_at::<C>(params, work, row));
-    score.sees(score.keys(row, key), 0)
+    let score = S::new(params);
+    score.sees(score.keys(S::row(params, at), key), 0)
 }

@@ -1,4 +1,4 @@
-//! How far gradients may be from the float64 reference: each of dQ, dK and dV at most twice as far as a plain implementation that rounds
+//! How far gradients may be from the float64 reference: each of dQ, dK, dV, and those of sinks and of a bias, at most twice as far as a plain implementation that rounds
 //! where kernels round, and always one unit in the last place of its largest element, and what roundings of O and dS
 //! alone come to ([`GradientsOf::rounding`]).
 
@@ -40,6 +40,8 @@ pub struct GradientVerdicts {
     pub each: [GradientVerdict; 3],
     /// The gradient of the sinks, where there are any.
     pub sinks: Option<GradientVerdict>,
+    /// The gradient of the bias, where there is one.
+    pub bias: Option<GradientVerdict>,
     /// All are within bounds.
     pub passed: bool,
 }
@@ -47,7 +49,7 @@ pub struct GradientVerdicts {
 impl GradientVerdicts {
     /// All of them.
     pub fn all(&self) -> impl Iterator<Item = &GradientVerdict> {
-        self.each.iter().chain(&self.sinks)
+        self.each.iter().chain(&self.sinks).chain(&self.bias)
     }
 
     /// The largest share of its allowed error that a gradient took: 1 is the limit.
@@ -82,8 +84,8 @@ impl std::fmt::Display for GradientVerdicts {
 /// The bounds for one input.
 #[derive(Clone, Copy, Debug)]
 pub struct GradientTolerance {
-    plain_error: [f64; 4],
-    allowed: [f64; 4],
+    plain_error: [f64; 5],
+    allowed: [f64; 5],
 }
 
 impl GradientTolerance {
@@ -94,7 +96,7 @@ impl GradientTolerance {
         plain: &GradientsOf<f32>,
     ) -> GradientTolerance {
         let dtype = backward.problem().dtype();
-        let (mut plain_error, mut allowed) = ([0.0; 4], [0.0; 4]);
+        let (mut plain_error, mut allowed) = ([0.0; 5], [0.0; 5]);
         for (i, (right, plain)) in reference.all().into_iter().zip(plain.all()).enumerate() {
             let pairs = plain.iter().map(|&plain| f64::from(plain)).zip(right.iter().copied());
             plain_error[i] = Errors::of(pairs, |expected| round(dtype, expected)).max_error;
@@ -145,8 +147,21 @@ impl GradientTolerance {
             let errors = Errors::of(pairs, |expected| f64::from(expected as f32));
             self.verdict(3, (name, [0, errors.worst, 0, 0]), &errors)
         });
-        let passed = each.iter().chain(&sinks).all(|of| of.passed);
-        Ok(GradientVerdicts { each, sinks, passed })
+        let got_bias = gradients.bias.as_deref().unwrap_or_default();
+        let (name, expected) = ("dBias", reference.bias.len());
+        if got_bias.len() != expected {
+            return Err(Error::WrongLength { tensor: name, expected, got: got_bias.len() });
+        }
+        let bias = backward.problem().bias_sizes().map(|[_, heads, rows, keys]| {
+            let elements = got_bias.iter().map(|&bits| widen(dtype, bits));
+            let errors =
+                Errors::of(elements.zip(reference.bias.iter().copied()), |expected| round(dtype, expected));
+            let (row, key) = (errors.worst / keys, errors.worst % keys);
+            let worst = [row / rows / heads, row / rows % heads, row % rows, key];
+            self.verdict(4, (name, worst), &errors)
+        });
+        let passed = each.iter().chain(&sinks).chain(&bias).all(|of| of.passed);
+        Ok(GradientVerdicts { each, sinks, bias, passed })
     }
 
     /// The verdict of the gradient that is number `i` of [`GradientsOf::all`].

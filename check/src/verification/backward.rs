@@ -9,7 +9,7 @@ use crate::workload::Workload;
 use ferroflash::attention::{HostOperand, Output};
 use ferroflash::backward::{BackwardTensors, GradientInputs, Gradients, gradient_name};
 use ferroflash::device::StreamHandle;
-use ferroflash::problem::{ElementStrides, Extent, Problem, Sizes, TensorRole};
+use ferroflash::problem::{ElementStrides, Extent, Operand, Problem, Sizes, TensorRole};
 use ferroflash::workspace::Workspace;
 use ferroflash::{Attention, Backward, BackwardPlan, DeviceTensors, Error, Layout};
 use kernels_gpu::row::{Dtype, ScoreKind};
@@ -113,7 +113,7 @@ impl BackwardCase {
     /// Gradients by the kernels of `attention`, with every tensor and the workspace between guard bands, and NaN in what is written before.
     ///
     /// # Errors
-    /// [`Error::GuardBand`] where something outside of dQ, dK, dV and the workspace was written, gaps between strided rows included;
+    /// [`Error::GuardBand`] where something outside of the gradients and the workspace was written, gaps between strided rows included;
     /// whatever else keeps the pass from running.
     pub fn run(&self, attention: &Attention) -> Result<Gradients, Error> {
         self.run_plan(attention, &attention.plan_backward(&self.backward)?)
@@ -141,6 +141,7 @@ impl BackwardCase {
                 HostOperand::U32(values) => Guarded::of(device, values)?,
                 HostOperand::I32(values) => Guarded::of(device, values)?,
                 HostOperand::F32(values) => Guarded::of(device, values)?,
+                HostOperand::Bits(values) => Guarded::of(device, values)?,
                 _ => continue,
             };
             forward = forward.with_operand(*operand, guarded.address());
@@ -153,9 +154,12 @@ impl BackwardCase {
         let heads = backward.problem().sizes().heads_q as usize;
         let has_sinks = backward.problem().has_sinks();
         let d_sinks = has_sinks.then(|| Guarded::new::<f32>(device, heads)).transpose()?;
+        let bias_len = backward.problem().operand_len(Operand::Bias);
+        let d_bias = bias_len.map(|elements| Guarded::new::<u16>(device, elements)).transpose()?;
         let tensors = BackwardTensors::new(forward, d_o.address(), at)
             .with_d_lse(d_lse.as_ref().map(Guarded::address))
-            .with_d_sinks(d_sinks.as_ref().map(Guarded::address));
+            .with_d_sinks(d_sinks.as_ref().map(Guarded::address))
+            .with_d_bias(d_bias.as_ref().map(Guarded::address));
         let memory = Guarded::new::<u8>(device, plan.workspace_bytes() as usize)?;
         // SAFETY: every buffer is on this device and as long as the plan says, and lives until the reads below, which wait.
         unsafe {
@@ -177,7 +181,8 @@ impl BackwardCase {
         }
         let [q, k, v] = [0, 1, 2].map(|i| std::mem::take(&mut read[i]));
         let sinks = d_sinks.map(|sinks| sinks.read(entry, "dSinks", 0.0_f32)).transpose()?;
-        Ok(Gradients::new(q, k, v).with_sinks(sinks))
+        let bias = d_bias.map(|bias| bias.read(entry, "dBias", 0_u16)).transpose()?;
+        Ok(Gradients::new(q, k, v).with_sinks(sinks).with_bias(bias))
     }
 
     /// Refuses a gradient with anything but the NaN from before between its rows.

@@ -64,6 +64,7 @@ fn to_json(plan: &BackwardPlan, device: &DeviceInfo, flops: f64) -> Value {
         "heads_kept": plan.heads_kept(),
         "statistics_ctas": plan.statistics_ctas(),
         "sink_ctas": plan.sink_ctas(),
+        "bias_ctas": plan.bias_ctas(),
         "workspace_bytes": plan.workspace_bytes(),
         "ds_bytes": plan.ds_bytes(),
         "flops": flops,
@@ -98,8 +99,8 @@ fn print(plan: &BackwardPlan, device: &DeviceInfo, flops: f64) {
             output::print(&format!("  {:<11} not wgmma: {obstacle}", ""));
         }
     }
-    if let Some(ctas) = plan.sink_ctas() {
-        let name = "sinks";
+    for (name, ctas) in [("sinks", plan.sink_ctas()), ("bias", plan.bias_ctas())] {
+        let Some(ctas) = ctas else { continue };
         output::print(&format!("  {name:<11} where their gradient is wanted, {ctas} CTAs"));
     }
     let of_ds = match plan.ds_bytes() {

@@ -9,7 +9,7 @@ use crate::backward::{Backward, BackwardTensors, GradientInputs, Gradients, grad
 use crate::device::{Buffer, LoadedKernel, StreamHandle};
 use crate::error::Error;
 use crate::plan::backward::BackwardPlan;
-use crate::problem::{ALIGNMENT_BYTES, TensorRole};
+use crate::problem::{ALIGNMENT_BYTES, Operand, TensorRole};
 use crate::workspace::Workspace;
 use kernels_gpu::backward::params::WgmmaBackwardParams;
 use kernels_gpu::steps::StepRow;
@@ -76,28 +76,38 @@ impl Attention {
             .has_sinks()
             .then(|| Buffer::new(&self.device, (heads * size_of::<f32>()) as u64))
             .transpose()?;
+        let bias_len = problem.operand_len(Operand::Bias);
+        let d_bias = bias_len
+            .map(|elements| {
+                let bytes = elements as u64 * u64::from(Operand::Bias.element_bytes());
+                Buffer::new(&self.device, bytes)
+            })
+            .transpose()?;
         let tensors = BackwardTensors::new(operands.at(forward), d_o.address(), at)
             .with_d_lse(d_lse.as_ref().map(Buffer::address))
-            .with_d_sinks(d_sinks.as_ref().map(Buffer::address));
+            .with_d_sinks(d_sinks.as_ref().map(Buffer::address))
+            .with_d_bias(d_bias.as_ref().map(Buffer::address));
         // SAFETY: every buffer is as long as the problem says and lives until the reads below, which wait for the launches.
         unsafe { self.backward_device(&plan, &tensors, StreamHandle::DEFAULT)? };
-        let read = |buffer: &Buffer<_>, role| {
-            let mut elements = vec![0; backward.len(role)];
+        let read_elements = |buffer: &Buffer<_>, length| {
+            let mut elements = vec![0; length];
             buffer.read(0, &mut elements).map(|()| elements)
         };
+        let read = |buffer: &Buffer<_>, role| read_elements(buffer, backward.len(role));
         let read_sinks = |buffer: Buffer<_>| {
             let mut sinks = vec![0.0; heads];
             buffer.read(0, &mut sinks).map(|()| sinks)
         };
         let sinks = d_sinks.map(read_sinks).transpose()?;
+        let bias = d_bias.zip(bias_len).map(|(bias, length)| read_elements(&bias, length)).transpose()?;
         let [q, k, v] = [read(d_q, TensorRole::Q)?, read(d_k, TensorRole::K)?, read(d_v, TensorRole::V)?];
-        Ok(Gradients::new(q, k, v).with_sinks(sinks))
+        Ok(Gradients::new(q, k, v).with_sinks(sinks).with_bias(bias))
     }
 
     /// Starts a backward pass on tensors that are on the device already, on the caller's stream, and returns: it waits for nothing and
     /// allocates nothing, but for the first use of its kernels and of the stream's workspace ([`Attention::reserve_backward`] does both
-    /// before). It is two launches, three with a gradient of sinks, or where dS is kept one and those of
-    /// [`BackwardPlan::steps`] for each of [`BackwardPlan::chunks`], and can be captured into a graph.
+    /// before). It is two launches, or where dS is kept one and those of [`BackwardPlan::steps`] for each of [`BackwardPlan::chunks`], and
+    /// one more for the gradient of sinks and for that of a bias; all can be captured into a graph.
     ///
     /// # Errors
     /// [`Error::Misaligned`], [`Error::Lengths`], [`Error::Operand`] where LSE is missing, [`Error::ForeignStream`],
@@ -153,6 +163,8 @@ pub(super) struct BackwardKernels {
     steps: Vec<LoadedKernel>,
     /// The step behind them that computes the gradient of sinks.
     sinks: Option<LoadedKernel>,
+    /// The one that computes the gradient of the bias.
+    bias: Option<LoadedKernel>,
 }
 
 impl Call for BackwardPlan {
@@ -168,12 +180,13 @@ impl Call for BackwardPlan {
     }
 
     fn kernels(&self, attention: &Attention) -> Result<BackwardKernels, Error> {
-        let statistics = StepRow::statistics(self.backward().problem().dtype());
+        let dtype = self.backward().problem().dtype();
         let step = |is_launched: bool, row| is_launched.then(|| attention.step(row)).transpose();
         Ok(BackwardKernels {
-            statistics: step(self.statistics_ctas().is_some(), statistics)?,
+            statistics: step(self.statistics_ctas().is_some(), StepRow::statistics(dtype))?,
             steps: self.steps().iter().map(|of| attention.loaded(of.kernel())).collect::<Result<_, _>>()?,
             sinks: step(self.sink_ctas().is_some(), StepRow::SINK_GRADIENT)?,
+            bias: step(self.bias_ctas().is_some(), StepRow::bias_gradient(dtype))?,
         })
     }
 
@@ -205,7 +218,11 @@ impl Call for BackwardPlan {
                     }
                 }
             }
-            match kernels.sinks.zip(self.sink_gradient(tensors, workspace)) {
+            if let Some((kernel, (grid, params))) = kernels.sinks.zip(self.sink_gradient(tensors, workspace))
+            {
+                queue.run(&kernel, grid, &params.to_bytes())?;
+            }
+            match kernels.bias.zip(self.bias_gradient(tensors, workspace)) {
                 Some((kernel, (grid, params))) => queue.run(&kernel, grid, &params.to_bytes()),
                 None => Ok(()),
             }
@@ -233,5 +250,13 @@ fn check_backward(plan: &BackwardPlan, tensors: &BackwardTensors) -> Result<(), 
         return Err(Error::Operand { operand: "the gradient of sinks", reason: "the problem has no sinks" });
     }
     aligned("the gradient of sinks", d_sinks, size_of::<f32>() as u64)?;
+    let d_bias = tensors.d_bias.unwrap_or(0);
+    if d_bias != 0 && plan.bias_ctas().is_none() {
+        return Err(Error::Operand {
+            operand: "the gradient of the bias",
+            reason: "the problem has no bias",
+        });
+    }
+    aligned("the gradient of the bias", d_bias, Operand::Bias.element_bytes().into())?;
     aligned("the gradient of LSE", d_lse.unwrap_or(0), size_of::<f32>() as u64)
 }

@@ -8,15 +8,15 @@ use crate::device::{DeviceInfo, TensorBox};
 use crate::error::Error;
 use crate::module::{self, Library};
 use crate::problem::{KeySequences, Operand, QuerySequences, TensorRole};
-use kernels_gpu::backward::STATISTICS_ROWS;
 use kernels_gpu::backward::order::Order;
 use kernels_gpu::backward::params::BackwardParams;
 use kernels_gpu::backward::row::{BackwardRow, Pass, STATISTICS_BYTES};
+use kernels_gpu::backward::{BIAS_TILE, STATISTICS_ROWS};
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::{ForwardParams, SplitParams};
 use kernels_gpu::row::Isa;
-use kernels_gpu::step_params::SinkGradientParams;
+use kernels_gpu::step_params::{BiasGradientParams, SinkGradientParams};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -155,6 +155,8 @@ impl BackwardPlan {
         let query_blocks = blocks(queries.rows, dq.block_m, is_packed.then_some(sizes.batch));
         let is_packed = problem.keys() != KeySequences::Batch;
         let key_blocks = blocks(keys.rows, dkv.block_n, is_packed.then_some(sizes.batch));
+        let of_bias = bias_tiles(backward).map_or(0, |tiles| tiles.iter().product());
+        limit("the number of CTAs of the gradient of the bias", of_bias, GRID_MAX)?;
         let mut steps = Vec::new();
         for kernel in kernels {
             steps.push(BackwardStep::new(backward, kernel, device)?);
@@ -327,6 +329,32 @@ impl BackwardPlan {
         };
         Some((ctas, params))
     }
+
+    /// CTAs of the launch behind all others that computes the gradient of the bias, where the problem has one.
+    pub fn bias_ctas(&self) -> Option<u32> {
+        bias_tiles(&self.backward).map(|tiles| tiles.iter().product::<u64>() as u32)
+    }
+
+    /// CTAs and parameters of that launch, where its result is wanted.
+    pub(crate) fn bias_gradient(
+        &self,
+        at: &BackwardTensors,
+        workspace: u64,
+    ) -> Option<(u32, BiasGradientParams)> {
+        let (d_bias, ctas, tiles) = (at.d_bias?, self.bias_ctas()?, bias_tiles(&self.backward)?);
+        // Their product is below 2³¹, and so is a number of rows.
+        let [_, heads, query_blocks, key_blocks] = tiles.map(|tiles| Divisor::new(tiles as u32));
+        let [_, _, rows, _] = self.backward.problem().bias_sizes()?.map(|size| size as u32);
+        let backward = self.params(at, workspace);
+        Some((ctas, BiasGradientParams { backward, d_bias, key_blocks, query_blocks, heads, rows }))
+    }
+}
+
+/// Tiles of the gradient of a bias along its batch entries, heads, queries and keys.
+fn bias_tiles(backward: &Backward) -> Option<[u64; 4]> {
+    let [batch, heads, rows, keys] = backward.problem().bias_sizes()?.map(|size| size as u64);
+    let blocks = |rows: u64| rows.div_ceil(BIAS_TILE.into());
+    Some([batch, heads, blocks(rows), blocks(keys)])
 }
 
 /// Pairs of a query and a key of a head from which on it is worth to keep dS, the fewest that were measured: 1.21 times as fast at head_dim 128; at

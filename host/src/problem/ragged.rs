@@ -1,6 +1,6 @@
 //! Ragged batches: sequences packed one after the other or in pages, scores with a function, and what a call gives beside Q, K and V.
 
-use super::sizes::check_rows;
+use super::sizes::{Sizes, check_rows};
 use super::user_score::UserScore;
 use super::{Problem, TensorRole};
 use crate::error::Error;
@@ -287,10 +287,7 @@ impl Problem {
             (Operand::Slopes, .., Score::Alibi { per_batch }) => {
                 Some(if per_batch { batch * heads } else { heads })
             }
-            (Operand::Bias, .., Score::Bias(shape)) => {
-                let [batch, heads, rows] = self.bias_sizes(shape);
-                Some(batch * heads * rows * self.sizes.seqlen_k as usize)
-            }
+            (Operand::Bias, ..) => self.bias_sizes().map(|sizes| sizes.iter().product()),
             (Operand::TreeMask, ..) if self.mask.tree.is_some() => {
                 Some(queries.batch as usize * queries.rows as usize * self.mask.tree_words() as usize)
             }
@@ -323,11 +320,14 @@ impl Problem {
         }
     }
 
-    /// The sizes of a bias' outer dimensions.
-    fn bias_sizes(&self, shape: BiasShape) -> [usize; 3] {
-        let sizes = &self.sizes;
+    /// The sizes of the bias, `[batch, heads_q, seqlen_q, seqlen_k]`, of which those that it is the same along are 1; `None` where the problem
+    /// has no bias.
+    pub fn bias_sizes(&self) -> Option<[usize; 4]> {
+        let Score::Bias(shape) = self.score else { return None };
         let of = |has: bool, size: u32| if has { size as usize } else { 1 };
-        [of(shape.batch, sizes.batch), of(shape.heads, sizes.heads_q), of(shape.queries, sizes.seqlen_q)]
+        let Sizes { batch, heads_q, seqlen_q, seqlen_k, .. } = self.sizes;
+        let outer = [of(shape.batch, batch), of(shape.heads, heads_q), of(shape.queries, seqlen_q)];
+        Some([outer[0], outer[1], outer[2], seqlen_k as usize])
     }
 
     /// What kernels that compute its scores are compiled for.
@@ -362,8 +362,7 @@ impl Problem {
         match self.score {
             Score::Alibi { per_batch } => [if per_batch { sizes.heads_q.into() } else { 0 }, 1, 0],
             Score::Bias(shape) => {
-                let [_, heads, rows] = self.bias_sizes(shape).map(|n| n as i64);
-                let row = i64::from(sizes.seqlen_k);
+                let [_, heads, rows, row] = self.bias_sizes().unwrap_or_default().map(|n| n as i64);
                 let of = |has: bool, stride: i64| if has { stride } else { 0 };
                 [of(shape.batch, heads * rows * row), of(shape.heads, rows * row), of(shape.queries, row)]
             }

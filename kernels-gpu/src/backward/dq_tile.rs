@@ -11,9 +11,10 @@ use crate::keys::KeyRows;
 use crate::ptx::memory::{ld_global_b32, ld_global_v4, ld_shared_v4, st_global_v2, to_global};
 use crate::ptx::warp::shfl_bfly;
 use crate::scheduler::Work;
+use crate::score::Score;
 use crate::shape::Shape;
 use crate::visible::{KeyBlocks, Visible};
-use crate::work::{interval_of_rows, visible_of_query};
+use crate::work::{interval_of_rows, query_at, score_sees, visible_of_query};
 use core::f32::consts::LOG2_E;
 
 /// The keys that a query of a tile sees.
@@ -35,7 +36,9 @@ pub unsafe fn key_blocks<C: BackwardConfig>(params: &BackwardParams, work: &Work
     let forward = &params.forward;
     // SAFETY: the caller's.
     let interval = |first, past| unsafe { interval_of_rows(forward, work, first, past) };
-    C::BLOCK.ragged_key_blocks(forward, work, (C::Streamed::ROWS, work.sequence.seqlen_k), interval)
+    let seqlen_k = work.sequence.seqlen_k;
+    let hides_from = if C::Score::HIDES { C::Score::hides_from(forward, seqlen_k) } else { seqlen_k };
+    C::BLOCK.ragged_key_blocks(forward, work, (C::Streamed::ROWS, hides_from), interval)
 }
 
 /// L·log2(e) and δ = rowsum(dO∘O) − dL of one of a lane's rows, which four lanes share; written for `dkv`. L is +∞ where the row sees
@@ -150,7 +153,11 @@ pub unsafe fn spread_keys<C: BackwardConfig>(
         let key = blocks.block(step) * C::Streamed::ROWS + streamed;
         // SAFETY: the caller's.
         let visible = unsafe { visible(params, work, row) };
-        let is_seen = blocks.is_partial(step) & !is_hidden(key, visible, params.forward.ragged.sink_tokens);
+        let is_seen = blocks.is_partial(step)
+            & !is_hidden(key, visible, params.forward.ragged.sink_tokens)
+            & score_sees::<C::Score>(&params.forward, key, || {
+                query_at(&params.forward, work, (work.head_q, row))
+            });
         is_seen.then(|| k.address(key, 0))
     };
     let (rows, taint) = (C::Stationary::ROWS, Taint::NotANumber);

@@ -13,6 +13,9 @@ pub const STATISTICS_ROWS: u32 = 64;
 /// Lanes of that kernel that share a row, 16 bytes of it at a time.
 pub const STATISTICS_LANES: u32 = 8;
 
+/// Queries and keys of a tile of the kernel of a bias' gradient, and elements of head_dim that it multiplies at a time.
+pub const BIAS_TILE: u32 = 64;
+
 pub mod order;
 pub mod params;
 pub mod row;
@@ -20,6 +23,8 @@ pub mod spill;
 #[macro_use]
 pub mod table;
 
+#[cfg(all(target_arch = "nvptx64", not(ferroflash_wgmma)))]
+pub mod bias;
 #[cfg(target_arch = "nvptx64")]
 pub mod dq_tile;
 #[cfg(target_arch = "nvptx64")]

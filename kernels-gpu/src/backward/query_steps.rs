@@ -10,9 +10,10 @@ use crate::keys::KeyRows;
 use crate::ptx::memory::{ld_global_b32, to_global};
 use crate::ptx::opaque;
 use crate::scheduler::Work;
+use crate::score::Score;
 use crate::shape::Shape;
 use crate::visible::Band;
-use crate::work::visible_of_query;
+use crate::work::{query_at, score_sees, visible_of_query};
 
 /// A step of the main loop: a block of queries of one query head.
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +115,9 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
         let ragged = &self.params.forward.ragged;
         let first = block * C::Streamed::ROWS;
         let (past, last) = (first + C::Streamed::ROWS, self.work.sequence.seqlen_q.get());
-        let is_whole = (self.keys.0 + C::Stationary::ROWS <= self.work.sequence.seqlen_k)
+        let seqlen_k = self.work.sequence.seqlen_k;
+        let is_whole = (self.keys.0 + C::Stationary::ROWS <= seqlen_k)
+            & (!C::Score::HIDES || self.keys.1 <= C::Score::hides_from(&self.params.forward, seqlen_k))
             & (ragged.intervals == 0)
             & (C::ZERO_FILLED | (past <= last));
         !is_whole || !Band::of(ragged).all_see((first, past.min(last)), self.keys, &self.work.sequence)
@@ -167,7 +170,10 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
                 }
                 // SAFETY: the caller's.
                 let visible = unsafe { visible_of_query(forward, work, true, || query) };
-                let is_seen = !is_hidden(key, visible, forward.ragged.sink_tokens);
+                let is_seen = !is_hidden(key, visible, forward.ragged.sink_tokens)
+                    & score_sees::<C::Score>(forward, key, || {
+                        query_at(forward, work, (work.head_q + head, query))
+                    });
                 is_seen.then(|| self.rows(head)[i].address(query, 0))
             };
             // SAFETY: the caller's.

@@ -24,6 +24,9 @@ pub trait Statistics<S: Score>: Copy {
     /// Whether the mask hides the four elements of n8 tile `n`.
     fn hides(&self, n: usize) -> [bool; 4];
 
+    /// Whether the score shows the four elements of n8 tile `n`, if the mask does.
+    fn sees(&self, score: S, n: usize) -> [bool; 4];
+
     /// Whether dropout keeps the weights of the n8 tiles 2 · `pair` and the one behind it, of a score that [`Score::DROPS`]. All lanes take
     /// part.
     fn kept(&self, dropout: &Dropout, pair: usize) -> [[bool; 4]; 2];
@@ -127,6 +130,27 @@ pub fn hide<W: WarpTile, S: Score, const COUNT: usize>(
     }
 }
 
+/// As [`hide`], of pairs that the score hides.
+#[inline(always)]
+pub fn hide_by_score<W: WarpTile, S: Score, const COUNT: usize>(
+    mut factors: [&mut W::S<[f32; 4]>; COUNT],
+    statistics: &impl Statistics<S>,
+    score: S,
+) {
+    if !S::HIDES {
+        return;
+    }
+    for n in 0..<W::S<[f32; 4]> as Tiles<[f32; 4]>>::N {
+        for (i, seen) in statistics.sees(score, n).into_iter().enumerate() {
+            if !seen {
+                for factors in &mut factors {
+                    factors.row_mut(0)[n][i] = 0.0;
+                }
+            }
+        }
+    }
+}
+
 /// Queries are rows: a lane has two, g and g + 8.
 #[derive(Clone, Copy, Debug)]
 pub struct ByRow<R> {
@@ -161,6 +185,12 @@ impl<S: Score<Row = R>, R: Copy> Statistics<S> for ByRow<R> {
             let key = self.lane_key + (n * 8 + i % 2) as u32;
             is_hidden(key, self.visible[i / 2], self.sink_tokens)
         })
+    }
+
+    #[inline(always)]
+    fn sees(&self, score: S, n: usize) -> [bool; 4] {
+        let keys = self.rows.map(|row| score.keys(row, self.lane_key));
+        core::array::from_fn(|i| score.sees(keys[i / 2], (n * 8 + i % 2) as u32))
     }
 
     #[inline(always)]
@@ -227,6 +257,12 @@ impl<S: Score, F: Fn(u32) -> S::Row + Copy> Statistics<S> for ByColumn<F> {
             let key = self.lane_key + (i / 2) as u32 * 8;
             is_hidden(key, visible[i % 2], self.sink_tokens)
         })
+    }
+
+    #[inline(always)]
+    fn sees(&self, score: S, n: usize) -> [bool; 4] {
+        let keys = [0, 1].map(|i| score.keys((self.row)(self.column + n as u32 * 8 + i), self.lane_key));
+        core::array::from_fn(|i| score.sees(keys[i % 2], i as u32 / 2 * 8))
     }
 
     #[inline(always)]

@@ -103,7 +103,7 @@ pub struct BackwardRow {
     pub warps: u32,
     /// Buffers for streamed blocks: 2 to 4.
     pub stages: u32,
-    /// What touches every score: plain, and with [`Isa::Mma`] a softcap, ALiBi or dropout.
+    /// What touches every score: plain, and with [`Isa::Mma`] any but a user's.
     #[cfg_attr(feature = "manifest", serde(default, skip_serializing_if = "ScoreKind::is_plain"))]
     pub score: ScoreKind,
 }
@@ -141,7 +141,7 @@ impl BackwardRowError {
                 "warps must be 4 or 8 and the stationary block (block_m of dq, block_n of dkv) 16 rows for each, with wgmma 8 or 12 and 16 rows for each but the first four"
             }
             BackwardRowError::Stages => "stages must be 2 to 4",
-            BackwardRowError::Score => "score must be plain, or without wgmma softcap, alibi or dropout",
+            BackwardRowError::Score => "score must be plain, or without wgmma any but a user's",
             BackwardRowError::Spill => {
                 "dkvds, dqds and dqdkv are of wgmma, with block_n 128, and block_m 256 of dqds and else 64, 96 or 128"
             }
@@ -200,10 +200,8 @@ impl BackwardRow {
             return Err(BackwardRowError::Stages);
         }
         let has_derivative = match self.isa {
-            Isa::Mma => matches!(
-                self.score,
-                ScoreKind::Plain | ScoreKind::Softcap | ScoreKind::Alibi | ScoreKind::Dropout
-            ),
+            // What a user's score is the derivative of is not known.
+            Isa::Mma => !matches!(self.score, ScoreKind::User(_)),
             Isa::Wgmma => self.score.is_plain(),
         };
         if !has_derivative {
@@ -408,6 +406,7 @@ impl BackwardRow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::score_name::ScoreName;
 
     const GOOD: BackwardRow = BackwardRow {
         pass: Pass::Dq,
@@ -429,7 +428,8 @@ mod tests {
         assert_eq!(refused(BackwardRow { block_n: 48, ..GOOD }), BackwardRowError::Streamed);
         assert_eq!(refused(BackwardRow { warps: 4, ..GOOD }), BackwardRowError::Warps);
         assert_eq!(refused(BackwardRow { stages: 1, ..GOOD }), BackwardRowError::Stages);
-        assert_eq!(refused(BackwardRow { score: ScoreKind::Bias, ..GOOD }), BackwardRowError::Score);
+        let user = ScoreKind::User(ScoreName::new("theirs").expect("a name"));
+        assert_eq!(refused(BackwardRow { score: user, ..GOOD }), BackwardRowError::Score);
         assert_eq!(refused(BackwardRow { block_n: 128, stages: 4, ..GOOD }), BackwardRowError::SharedMemory);
         let wide = BackwardRow { pass: Pass::Dkv, block_m: 128, block_n: 128, ..GOOD };
         assert_eq!(refused(wide), BackwardRowError::Registers);

@@ -31,7 +31,8 @@ use crate::tile::smem_tile::{LaneView, SmemTile};
 use crate::tile::warp_tile::WarpTile;
 use crate::visible::{KeyBlocks, MaskParams};
 use crate::work::{
-    intervals_of_rows, is_partial, key_blocks, score_rows, score_sees, tile_of_split, visible_of_row, work_of,
+    intervals_of_rows, is_partial, key_blocks, score_rows, score_sees_row, tile_of_split, visible_of_row,
+    work_of,
 };
 use cuda_std::thread::{grid_dim_x, sync_threads};
 
@@ -352,7 +353,7 @@ unsafe fn restore_nonfinite<C: Config>(params: &ForwardParams) {
             let keys = ragged_blocks(params, &work, blocks).keys;
             let blocks = (blocks, C::K::ROWS, params.ragged.sink_tokens);
             let visible = |row| visible_of_row::<C>(params, &work, row);
-            let sees = |row, key| score_sees::<C>(params, &work, row, key);
+            let sees = |row, key| score_sees_row::<C>(params, &work, row, key);
             return restore_ragged::<C::Element>(&queries, keys, blocks, restored, visible, sees);
         }
         let keys = PartlyVisible {

@@ -59,6 +59,23 @@ pub unsafe fn q_kt<E, A: Accumulates<E>, Q: Shape, K: Shape, W: WarpTile>(
     k_view: LaneView<K>,
 ) -> W::S<[f32; 4]> {
     let mut acc_s = W::S::<A::Tile>::splat(A::ZERO);
+    // SAFETY: the caller's.
+    unsafe { add_q_kt::<E, A, Q, K, W>(&mut acc_s, q, q_view, k_tile, k_view) }
+    W::S::from_fn(|m, n| A::widen(acc_s.row(m)[n]))
+}
+
+/// S += Q·Kᵀ, as [`q_kt`].
+///
+/// # Safety
+/// As for [`q_kt`].
+#[inline(always)]
+pub unsafe fn add_q_kt<E, A: Accumulates<E>, Q: Shape, K: Shape, W: WarpTile>(
+    acc_s: &mut W::S<A::Tile>,
+    q: &Queries<Q, W>,
+    q_view: LaneView<Q>,
+    k_tile: SmemTile<K>,
+    k_view: LaneView<K>,
+) {
     for k in 0..Q::STEPS as usize {
         // SAFETY: the caller's.
         let q_frag = W::A::from_fn(|m, _| unsafe { q.operand(q_view, m, k) });
@@ -74,7 +91,6 @@ pub unsafe fn q_kt<E, A: Accumulates<E>, Q: Shape, K: Shape, W: WarpTile>(
             }
         }
     }
-    W::S::from_fn(|m, n| A::widen(acc_s.row(m)[n]))
 }
 
 /// O += P·V for the keys that `view` sees of V's tile.

@@ -32,7 +32,7 @@ use crate::shape::Shape;
 use crate::tile::position::Position;
 use crate::tile::warp_tile::{Tiles, WarpTile};
 use crate::visible::{KeyBlocks, MaskParams};
-use crate::work::{is_partial, score_rows, score_sees, visible_of_row, work_of};
+use crate::work::{is_partial, score_rows, score_sees_row, visible_of_row, work_of};
 
 impl Consumer<'_> {
     /// What follows the products that give S: K is released, Q after the tile's last ones if they read it.
@@ -211,7 +211,7 @@ impl Consumer<'_> {
                     let keys = RaggedKeys::new(params, at);
                     let blocks = (blocks, C::K::ROWS, params.ragged.sink_tokens);
                     let visible = |row| visible_of_row::<C>(params, &work, row);
-                    let sees = |row, key| score_sees::<C>(params, &work, row, key);
+                    let sees = |row, key| score_sees_row::<C>(params, &work, row, key);
                     return restore_ragged::<C::Element>(&queries, keys, blocks, restored, visible, sees);
                 }
                 let keys = PartlyVisible {

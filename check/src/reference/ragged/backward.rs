@@ -1,5 +1,5 @@
 //! Gradients in float64, pair by pair, from the definitions: P = exp(S − L), dP = (dO·Vᵀ)∘Z, dS = P∘(dP − δ)∘S′, and
-//! dV = (P∘Z)ᵀ·dO with what dropout makes of weights. And what a plain implementation
+//! dV = (P∘Z)ᵀ·dO with what dropout makes of weights; the gradient of a bias is dS. And what a plain implementation
 //! in float32 makes of them that rounds what it multiplies, O among it, to the problem's dtype, as kernels do.
 //!
 //! Nothing of it is summed in an order of blocks, and nothing but the problem is shared with the kernels.
@@ -8,7 +8,7 @@ use super::{Ragged, Row, Sequence};
 use crate::reference::Progress;
 use crate::tolerance::unit_roundoff;
 use ferroflash::backward::GradientInputs;
-use ferroflash::problem::{Extent, KeySequences, Problem, TensorRole};
+use ferroflash::problem::{Extent, KeySequences, Operand, Problem, TensorRole};
 use ferroflash::rounding::{narrow, widen};
 use ferroflash::{Backward, ElementStrides};
 use rayon::prelude::*;
@@ -26,16 +26,18 @@ pub struct GradientsOf<T> {
     pub v: Vec<T>,
     /// The gradient of the sinks, one a query head; empty where there are none.
     pub sinks: Vec<T>,
+    /// The gradient of the bias, which lies as the bias does; empty where there is none.
+    pub bias: Vec<T>,
     /// By how much an element of each may be off whatever a plain implementation happens to come to: twice what rounding O and dS puts it
     /// off, each element by itself, and what float32 sums of dO·V and δ do, whose difference dS is. Few rows may round well by chance, and
-    /// dS may be 0 where its terms are not. 0 for dV, which has no part of it. The last one is the sinks'.
-    pub rounding: [f64; 4],
+    /// dS may be 0 where its terms are not. 0 for dV, which has no part of it. The last ones are the sinks' and the bias'.
+    pub rounding: [f64; 5],
 }
 
 impl<T> GradientsOf<T> {
-    /// Those of Q, K, V and the sinks.
-    pub fn all(&self) -> [&[T]; 4] {
-        [&self.q, &self.k, &self.v, &self.sinks]
+    /// Those of Q, K, V, the sinks and the bias.
+    pub fn all(&self) -> [&[T]; 5] {
+        [&self.q, &self.k, &self.v, &self.sinks, &self.bias]
     }
 }
 
@@ -98,6 +100,7 @@ pub fn plain_gradients(backward: &Backward, inputs: &GradientInputs<'_>) -> Grad
         k: narrowed(of.k),
         v: narrowed(of.v),
         sinks: narrowed(of.sinks),
+        bias: narrowed(of.bias),
         rounding: of.rounding,
     }
 }
@@ -140,8 +143,10 @@ fn of(
         k: unwritten(TensorRole::K),
         v: unwritten(TensorRole::V),
         sinks: vec![0.0; if problem.has_sinks() { problem.sizes().heads_q as usize } else { 0 }],
-        rounding: [0.0; 4],
+        bias: vec![0.0; problem.operand_len(Operand::Bias).unwrap_or(0)],
+        rounding: [0.0; 5],
     };
+    let mut of_bias = Rounding::new(all.bias.len());
     for part in &parts {
         let first = part.head_kv * part.group;
         for (sink, of_part) in all.sinks.iter_mut().skip(first).zip(&part.sinks) {
@@ -150,10 +155,13 @@ fn of(
         for (all, of_part) in all.rounding.iter_mut().zip(part.rounding) {
             *all = all.max(of_part);
         }
+        part.put_bias(problem, (&mut all.bias, &mut of_bias), arithmetic);
         part.put(problem, TensorRole::Q, &part.q, &mut all.q);
         part.put(problem, TensorRole::K, &part.k, &mut all.k);
         part.put(problem, TensorRole::V, &part.v, &mut all.v);
     }
+    all.bias.iter_mut().for_each(|of| *of = arithmetic.rounded(*of));
+    all.rounding[4] = of_bias.largest(unit_roundoff(problem.dtype()));
     all
 }
 
@@ -167,7 +175,9 @@ struct Part {
     v: Vec<f64>,
     /// Of the sink of each query head.
     sinks: Vec<f64>,
-    rounding: [f64; 4],
+    /// Where the problem has a bias, dS and what is rounded of it, `[group, seqlen_q, seqlen_k]`.
+    ds: Vec<(f64, Terms)>,
+    rounding: [f64; 5],
 }
 
 impl Part {
@@ -206,8 +216,13 @@ impl Part {
             k: vec![0.0; rows * width],
             v: vec![0.0; rows * width_v],
             sinks: vec![0.0; group],
-            rounding: [0.0; 4],
+            ds: Vec::new(),
+            rounding: [0.0; 5],
         };
+        if problem.operand_len(Operand::Bias).is_some() {
+            let nothing = (0.0, Terms { float: 0.0, shared: 0.0, own: 0.0 });
+            part.ds = vec![nothing; group * sequence.seqlen_q * sequence.seqlen_k];
+        }
         let mut rounding_k = Rounding::new(rows * width);
         // float32's, for sums of sixteen products at a time and a few steps more, and the dtype's.
         let float = f64::exp2(-22.0) * (width_v as f64 / 16.0 + 4.0);
@@ -217,6 +232,7 @@ impl Part {
             (0..group).flat_map(|member| (0..sequence.seqlen_q).map(move |query| (member, query)))
         {
             let row = Row { query, ..of_head(head_kv * group + member) };
+            let of_row = (member * sequence.seqlen_q + query) * sequence.seqlen_k;
             let at = ragged.o_at(row);
             let q = ragged.query(row);
             let start = gradient_start(backward, TensorRole::O, at);
@@ -281,13 +297,21 @@ impl Part {
                 // Every query's δ is rounded by itself.
                 let own = of_ds.own.hypot(of_ds.shared);
                 rounding_k.add(key * width, Terms { shared: 0.0, own, ..of_ds }, &q);
+                if let Some(ds) = part.ds.get_mut(of_row + key) {
+                    // Nothing but O is rounded of what is summed.
+                    ds.1 = Terms { shared: 0.0, own: of_ds.shared, ..of_ds };
+                }
             }
             part.rounding[0] = (scale * rounding_q.largest(unit)).max(part.rounding[0]);
             let d_q = &mut part.q[(member * sequence.seqlen_q + query) * width..][..width];
             for (((&key, &p), &derivative), kept) in visible.iter().zip(&p).zip(&derivatives).zip(&kept) {
                 let dp = arithmetic.held(dot(&d_o, value_row(key)) * arithmetic.held(kept * kept_factor));
                 let of_score = arithmetic.held(p * arithmetic.held(dp - delta));
-                let ds = arithmetic.rounded(arithmetic.held(of_score * derivative));
+                let ds = arithmetic.held(of_score * derivative);
+                if let Some(of_pair) = part.ds.get_mut(of_row + key) {
+                    of_pair.0 = ds;
+                }
+                let ds = arithmetic.rounded(ds);
                 add(d_q, ds, key_row(key), arithmetic);
                 add(&mut part.k[key * width..][..width], ds, &q, arithmetic);
                 add(&mut part.v[key * width_v..][..width_v], arithmetic.rounded(p) * kept, &d_o, arithmetic);
@@ -301,6 +325,25 @@ impl Part {
         scaled(&mut part.k, scale);
         scaled(&mut part.v, kept_factor);
         part
+    }
+
+    /// Adds dS to the gradient of the bias, and to what is rounded of it.
+    fn put_bias(
+        &self,
+        problem: &Problem,
+        (bias, rounding): (&mut [f64], &mut Rounding),
+        arithmetic: impl Arithmetic,
+    ) {
+        let Sequence { batch, seqlen_q, seqlen_k, .. } = self.sequence;
+        let [of_batch, of_head, of_query] = problem.score_strides().map(|stride| stride as usize);
+        for (row, ds) in self.ds.chunks_exact(seqlen_k.max(1)).enumerate() {
+            let (head, query) = (self.head_kv * self.group + row / seqlen_q, row % seqlen_q);
+            let start = batch * of_batch + head * of_head + query * of_query;
+            for (at, &(ds, terms)) in (start..).zip(ds) {
+                bias[at] = arithmetic.held(bias[at] + ds);
+                rounding.add(at, terms, &[1.0]);
+            }
+        }
     }
 
     /// Copies the rows of a gradient to their places in the whole.
@@ -381,7 +424,7 @@ mod tests {
     use crate::tolerance::backward::row_coordinates;
     use crate::workload::Workload;
     use ferroflash::attention::{HostOperand, OperandValues};
-    use ferroflash::problem::{Operand, Score};
+    use ferroflash::problem::{BiasShape, Score};
     use ferroflash::{Dtype, Mask, Sizes};
 
     /// Exact in float16, as are all elements drawn here and their neighbours at this distance.
@@ -411,6 +454,7 @@ mod tests {
         let inputs = GradientInputs::new(workload.tensors(&qkv), &[], &[], &d_o).with_d_lse(Some(&d_lse));
         let right = gradients(&backward, &inputs, &|_, _| ());
         check_sinks(&workload, &qkv, (&d_o, &d_lse), &right.sinks);
+        check_bias(&workload, &qkv, (&d_o, &d_lse), &right.bias);
         let mut largest = 0.0_f64;
         for (tensor, gradient) in right.all().into_iter().take(3).enumerate() {
             let role = TensorRole::ALL[tensor];
@@ -478,6 +522,35 @@ mod tests {
         assert!(gradient.is_empty() || gradient.iter().any(|of| of.abs() > 0.02), "of some size");
     }
 
+    /// The gradient of each element of a bias against the loss with that element moved.
+    fn check_bias(
+        workload: &Workload,
+        qkv: &[Vec<u16>; 3],
+        (d_o, d_lse): (&[u16], &[f32]),
+        gradient: &[f64],
+    ) {
+        let bias = match workload.tensors(qkv).operand(Operand::Bias) {
+            Some(HostOperand::Bits(bias)) => bias.to_vec(),
+            _ => Vec::new(),
+        };
+        assert_eq!(gradient.len(), bias.len());
+        for (at, &expected) in gradient.iter().enumerate() {
+            let moved = |steps: f64| {
+                let mut bias = bias.clone();
+                bias[at] = narrow(Dtype::F16, widen(Dtype::F16, bias[at]) + steps * STEP);
+                let operand = (Operand::Bias, OperandValues::Bits(bias));
+                loss(&workload.clone().with_operand(operand), qkv, d_o, d_lse)
+            };
+            let near = moved(1.0) - moved(-1.0);
+            let difference = (8.0 * near - (moved(2.0) - moved(-2.0))) / (12.0 * STEP);
+            assert!(
+                (difference - expected).abs() < 1e-6,
+                "element {at} of the bias: {difference} differs from {expected}"
+            );
+        }
+        assert!(gradient.is_empty() || gradient.iter().any(|of| of.abs() > 0.02), "of some size");
+    }
+
     fn sizes(heads: (u32, u32), seqlens: (u32, u32), head_dim: u32) -> Sizes {
         Sizes {
             batch: 2,
@@ -527,6 +600,26 @@ mod tests {
         // Rows that see nothing but the sink.
         let alone = problem((2, 2), (7, 3)).with_causal(true).with_sinks(true);
         check_differences(alone, all(&alone));
+    }
+
+    #[test]
+    fn gradients_of_biases_and_under_trees_are_what_finite_differences_say() {
+        for (i, queries) in [true, false].into_iter().enumerate() {
+            for (j, (batch, heads)) in
+                [(true, true), (true, false), (false, true), (false, false)].into_iter().enumerate()
+            {
+                let problem = problem([(2, 1), (3, 3), (4, 2)][(i + j) % 3], (5, 6)).with_causal(j == 1);
+                let shape = BiasShape { batch, heads, queries };
+                let problem = problem.with_score(Score::Bias(shape)).expect("valid").with_sinks(i == 1);
+                check_differences(problem, all(&problem));
+            }
+        }
+        let shape = BiasShape { batch: false, heads: true, queries: true };
+        let packed = problem((2, 1), (5, 6)).with_score(Score::Bias(shape)).expect("valid");
+        let packed = packed.with_packed_queries(9).and_then(|of| of.with_packed_keys(8)).expect("valid");
+        check_differences(packed, [vec![5, 3], vec![2, 6]]);
+        let tree = problem((2, 1), (5, 6)).with_mask(Mask::CAUSAL.with_tree(4)).expect("valid");
+        check_differences(tree, all(&tree));
     }
 
     #[test]

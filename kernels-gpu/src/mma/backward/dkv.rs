@@ -5,13 +5,13 @@ use super::stream::{Pair, Stage, Stream};
 use crate::backward::nonfinite::keep_out;
 use crate::backward::params::BackwardParams;
 use crate::backward::query_steps::{Step, Steps};
-use crate::backward::recompute::{ByColumn, hide, probabilities, recompute, recompute_kept};
+use crate::backward::recompute::{ByColumn, hide, hide_by_score, probabilities, recompute, recompute_kept};
 use crate::backward::row::STATISTICS_BYTES;
 use crate::backward::work::{first_index, key_rows, key_work};
 use crate::config::{BackwardConfig, check_backward};
 use crate::dropped::{dropout, factor};
 use crate::ptx::memory::{dynamic_smem, to_global};
-use crate::ptx::warp::sync_threads_or;
+use crate::ptx::warp::{sync_threads_or, sync_warp};
 use crate::ptx::{block_idx_x_again, thread_idx_x_again};
 use crate::scheduler::Work;
 use crate::score::Score;
@@ -132,8 +132,15 @@ unsafe fn tile<C: BackwardConfig, const DK: bool, const DV: bool>(
             let statistics = ByColumn::new(beside, (lane_key, position.lane), sink_tokens, row);
             let (mut p, mut ds) = (stationary.scores(&stage), Scores::<C>::splat([0.0; 4]));
             let score = C::Score::new(forward);
+            if C::SCORES_WAIT {
+                sync_warp();
+            }
             if DK {
                 ds = stationary.probability_gradients(&stage);
+            }
+            if C::SCORES_WAIT {
+                // No load of the score is moved before it.
+                sync_warp();
             }
             if C::Score::DROPS {
                 let dropped = (dropout(forward), factor(forward));
@@ -146,8 +153,10 @@ unsafe fn tile<C: BackwardConfig, const DK: bool, const DV: bool>(
             if steps.is_partial(step.block) {
                 if DK {
                     hide::<C::Warp, C::Score, 2>([&mut p, &mut ds], &statistics);
+                    hide_by_score::<C::Warp, C::Score, 2>([&mut p, &mut ds], &statistics, score);
                 } else {
                     hide::<C::Warp, C::Score, 1>([&mut p], &statistics);
+                    hide_by_score::<C::Warp, C::Score, 1>([&mut p], &statistics, score);
                 }
                 // Q is multiplied for dK, dO for dV.
                 let first = if DK { 0 } else { C::Streamed::BYTES };

@@ -5,13 +5,13 @@ use super::stream::{Pair, Stream};
 use crate::backward::dq_tile::{destination, key_blocks, row_statistics, rows_of_keys, spread_keys, visible};
 use crate::backward::nonfinite::keep_out;
 use crate::backward::params::BackwardParams;
-use crate::backward::recompute::{ByRow, hide, recompute, recompute_kept};
+use crate::backward::recompute::{ByRow, hide, hide_by_score, recompute, recompute_kept};
 use crate::backward::work::{query_rows, query_work};
 use crate::config::{BackwardConfig, check_backward};
 use crate::dropped::{dropout, factor};
 use crate::ptx::memory::dynamic_smem;
-use crate::ptx::warp::sync_threads_or;
-use crate::ptx::{block_idx_x_again, thread_idx_x_again};
+use crate::ptx::warp::{sync_threads_or, sync_warp};
+use crate::ptx::{block_idx_x_again, opaque, thread_idx_x_again};
 use crate::scheduler::Work;
 use crate::score::Score;
 use crate::shape::Shape;
@@ -70,10 +70,13 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
         sync_threads();
         let stationary = Stationary::<C>::new(smem, position);
         let first_row = work.first_row + position.warp_row + position.lane / 4;
-        let mut statistics = ByRow {
-            rows: [0, 1].map(|half| {
+        let rows = |first_row: u32| {
+            [0, 1].map(|half| {
                 C::Score::row(forward, || query_at(forward, work, (work.head_q, first_row + half * 8)))
-            }),
+            })
+        };
+        let mut statistics = ByRow {
+            rows: rows(first_row),
             of: [0, 1].map(|half| {
                 let row = first_row + half * 8;
                 let at = |chunk| C::Stationary::SWIZZLE.offset(row - work.first_row, chunk);
@@ -93,10 +96,19 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
             copy(&mut stream, done + C::STAGES - 1);
             let step = steps - 1 - done;
             let partial = blocks.is_partial(step);
-            let (mut p, mut ds) = (stationary.scores(&stage), stationary.probability_gradients(&stage));
+            let mut p = stationary.scores(&stage);
+            if C::SCORES_WAIT {
+                sync_warp();
+            }
+            let mut ds = stationary.probability_gradients(&stage);
             let lane_key = || blocks.block(step) * C::Streamed::ROWS + position.lane % 4 * 2;
             if C::Score::OF_KEYS | C::Score::DROPS {
                 statistics.lane_key = lane_key();
+            }
+            if C::SCORES_WAIT {
+                // Made anew, as registers kept across the loop spill, and no load of the score is moved before it.
+                statistics.rows = rows(opaque(first_row));
+                sync_warp();
             }
             let score = C::Score::new(forward);
             if C::Score::DROPS {
@@ -108,6 +120,7 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
             if partial {
                 statistics.lane_key = lane_key();
                 hide::<C::Warp, C::Score, 1>([&mut ds], &statistics);
+                hide_by_score::<C::Warp, C::Score, 1>([&mut ds], &statistics, score);
                 let tile = (stage.start, C::Streamed::BYTES);
                 tainted |= keep_out::<C::Element>(tile, threads, sync_threads_or, || sync_threads());
             }
