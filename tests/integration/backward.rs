@@ -8,8 +8,8 @@ use ferroflash::attention::OperandValues;
 use ferroflash::problem::{BiasShape, Operand, Score};
 use ferroflash::rounding::{narrow, widen};
 use ferroflash::{
-    Attention, Backward, BackwardPlan, DeviceModel, Dtype, Error, GradientInputs, Gradients, HostTensors,
-    Mask, Problem, SimOptions, Sizes,
+    Attention, Backward, BackwardPlan, BackwardTensors, DeviceModel, DeviceTensors, Dtype, Error,
+    GradientInputs, Gradients, HostTensors, Mask, Problem, SimOptions, Sizes, StreamHandle,
 };
 use kernels_gpu::backward::table::BACKWARD_VARIANTS;
 use kernels_gpu::row::ScoreKind;
@@ -25,6 +25,13 @@ support::trials!(
     scores_are_in_the_gradients_at_the_edges_of_blocks,
     rows_past_the_last_add_nothing_whatever_the_slopes,
     sinks_have_gradients_and_rows_of_no_sequence_none,
+    biases_of_every_shape_have_gradients,
+    a_bias_of_packed_sequences_has_a_gradient_of_zero_where_they_end,
+    a_bias_of_minus_infinity_has_a_gradient_of_zero,
+    nan_reaches_the_elements_of_a_bias_that_it_concerns_and_no_others,
+    rows_past_the_last_of_a_sequence_add_nothing_to_a_bias_that_sequences_share,
+    a_bias_has_the_same_gradients_on_every_run_and_one_only_where_it_is_wanted,
+    trees_hide_what_they_hide_at_the_edges_of_blocks,
     what_the_forward_pass_gives_is_what_the_backward_pass_takes,
     a_pass_is_the_same_in_every_schedule_and_batch,
     gradients_scale_with_that_of_the_output,
@@ -202,12 +209,171 @@ fn sinks_have_gradients_and_rows_of_no_sequence_none() {
     assert_eq!(case.run(&simulator(Schedule::Seeded(5))).expect("computed"), gradients);
 }
 
+/// A bias that is the same along some dimensions.
+fn bias_of(shape: u32) -> Score {
+    let has = |bit: u32| shape >> bit & 1 == 0;
+    Score::Bias(BiasShape { batch: has(0), heads: has(1), queries: has(2) })
+}
+
+fn biases_of_every_shape_have_gradients() {
+    let attention = simulator(Schedule::Deterministic);
+    // Tiles of the gradient are 64 × 64, and head_dim is taken 64 elements at a time; an odd number of keys, whose rows start at odd elements.
+    let seqlens = [(1, 1), (63, 65), (64, 31), (33, 129), (129, 64), (70, 67), (5, 200), (140, 3)];
+    let masks = [Mask::FULL, Mask::CAUSAL, Mask::window(Some(20), Some(3)), Mask::CAUSAL.with_intervals()];
+    for (shape, seqlens) in (0..).zip(seqlens) {
+        for at in [shape, shape + 3] {
+            let i = at as usize;
+            let (dtype, heads) = ([Dtype::F16, Dtype::Bf16][i % 2], [(2, 1), (3, 3), (4, 2)][i % 3]);
+            let head_dim = [64, 40, 128, 200, 256, 8][(i / 2 + shape as usize) % 6];
+            let problem = Problem::new(sizes(2, heads, seqlens, head_dim), dtype).expect("valid");
+            let problem = problem.with_mask(masks[i % 4]).expect("valid").with_sinks(i % 5 == 0);
+            let problem = problem.with_score(bias_of(shape)).expect("valid");
+            let gradients = check(&attention, &case(&problem, InputKind::Outliers, u64::from(at)));
+            let length = problem.operand_len(Operand::Bias);
+            assert_eq!(gradients.bias.map(|bias| bias.len()), length);
+        }
+    }
+    // Values of another width than keys, more and fewer steps along head_dim.
+    for (head_dim, head_dim_v) in [(64, 136), (160, 24)] {
+        let problem = Problem::new(sizes(1, (2, 1), (20, 90), head_dim), Dtype::F16).expect("valid");
+        let problem = problem.with_head_dim_v(head_dim_v).and_then(|of| of.with_score(bias_of(1)));
+        check(&attention, &case(&problem.expect("valid"), InputKind::Random, 4));
+    }
+}
+
+fn a_bias_of_packed_sequences_has_a_gradient_of_zero_where_they_end() {
+    let attention = simulator(Schedule::Deterministic);
+    let lengths = [vec![40, 0, 70, 1], vec![64, 30, 0, 90]];
+    for shape in 0..8 {
+        let problem = Problem::new(sizes(4, (2, 1), (70, 90), 64), Dtype::F16).expect("valid");
+        let problem = problem.with_packed_queries(130).expect("valid").with_causal(shape % 2 == 1);
+        let problem = match shape % 3 {
+            0 => problem.with_packed_keys(200).expect("valid"),
+            _ => problem.with_lengths(true),
+        };
+        let problem = problem.with_score(bias_of(shape)).expect("valid");
+        let backward = Backward::new(&problem).expect("it has kernels");
+        let workload = Workload::with_sequences(&problem, lengths.clone(), 2);
+        let case = BackwardCase::new(&backward, workload, (InputKind::Random, 2), true).expect("a case");
+        let gradients = check(&attention, &case);
+        let bias = gradients.bias.expect("of the bias");
+        if shape == 0 {
+            let sequence = |batch: usize| &bias[batch * 2 * 70 * 90..][..2 * 70 * 90];
+            let zeros = |of: &[u16]| of.iter().all(|&bits| bits == 0);
+            assert!([1, 2].into_iter().all(|batch| zeros(sequence(batch))), "no queries, and no keys");
+            assert!(!zeros(&sequence(0)[..64]) && zeros(&sequence(0)[64..90]), "past the last key");
+            assert!(!zeros(sequence(3)) && zeros(&sequence(3)[90..70 * 90]), "past the last query");
+        }
+    }
+}
+
+/// Keys without weight have gradients of 0, and so do all keys of a row where none has any.
+fn a_bias_of_minus_infinity_has_a_gradient_of_zero() {
+    let attention = simulator(Schedule::Deterministic);
+    let (queries, keys) = (70, 75);
+    let problem = Problem::new(sizes(1, (2, 2), (queries, keys), 72), Dtype::Bf16).expect("valid");
+    let problem = problem.with_score(bias_of(3)).expect("valid");
+    let (queries, keys) = (queries as usize, keys as usize);
+    let is_hidden = |at: usize| at / keys == 5 || at % keys % 3 == 1;
+    let value = |at: usize| if is_hidden(at) { f64::NEG_INFINITY } else { (at % 7) as f64 / 4.0 };
+    let bias = (0..queries * keys).map(|at| narrow(Dtype::Bf16, value(at))).collect();
+    let workload = Workload::of(&problem).with_operand((Operand::Bias, OperandValues::Bits(bias)));
+    let backward = Backward::new(&problem).expect("it has kernels");
+    let case = BackwardCase::new(&backward, workload, (InputKind::Random, 3), false).expect("a case");
+    let gradients = check(&attention, &case);
+    let bias = gradients.bias.expect("of the bias");
+    assert!(bias.iter().enumerate().all(|(at, bits)| !is_hidden(at) || bits & 0x7fff == 0));
+    assert!(bias.iter().any(|bits| bits & 0x7fff != 0));
+}
+
+fn nan_reaches_the_elements_of_a_bias_that_it_concerns_and_no_others() {
+    let attention = simulator(Schedule::Deterministic);
+    for (dtype, head_dim, shape) in [(Dtype::F16, 64, 0), (Dtype::Bf16, 128, 2), (Dtype::F16, 136, 4)] {
+        let problem = Problem::new(sizes(2, (4, 2), (140, 150), head_dim), dtype).expect("valid");
+        let problem = problem.with_mask(Mask::window(Some(40), Some(3))).expect("valid");
+        let problem = problem.with_score(bias_of(shape)).expect("valid");
+        let gradients = check(&attention, &case(&problem, InputKind::NotANumber, 2));
+        let bias = gradients.bias.expect("of the bias");
+        let nans = bias.iter().filter(|&&bits| widen(dtype, bits).is_nan()).count();
+        assert!(nans > 0 && nans < bias.len(), "shape {shape}: {nans} of {}", bias.len());
+    }
+}
+
+/// Rows past a sequence's last are zeros in place of dO, whose products with NaN are NaN.
+fn rows_past_the_last_of_a_sequence_add_nothing_to_a_bias_that_sequences_share() {
+    let attention = simulator(Schedule::Deterministic);
+    let problem = Problem::new(sizes(2, (2, 1), (70, 80), 64), Dtype::F16).expect("valid");
+    let problem = problem.with_packed_queries(110).expect("valid").with_causal(true);
+    let problem = problem.with_score(bias_of(1)).expect("valid");
+    let backward = Backward::new(&problem).expect("it has kernels");
+    let workload = Workload::with_sequences(&problem, [vec![40, 70], vec![80, 80]], 5);
+    let case = BackwardCase::new(&backward, workload, (InputKind::Random, 5), true).expect("a case");
+    // The last key of the first sequence, which only its last query sees. O, and so δ, are those without the NaN.
+    let mut inputs = case.inputs();
+    let mut v = inputs.tensors.v.to_vec();
+    v[79 * 64..80 * 64].fill(0x7fff);
+    inputs.tensors.v = &v;
+    let bias = attention.backward(&backward, &inputs).expect("computed").bias.expect("of the bias");
+    let is_nan = |&at: &usize| widen(Dtype::F16, bias[at]).is_nan();
+    let nans: Vec<usize> = (0..bias.len()).filter(is_nan).collect();
+    assert_eq!(nans, [39 * 80 + 79, (70 + 39) * 80 + 79]);
+}
+
+fn a_bias_has_the_same_gradients_on_every_run_and_one_only_where_it_is_wanted() {
+    let attention = simulator(Schedule::Deterministic);
+    for shape in [0, 3, 7] {
+        let problem = Problem::new(sizes(3, (4, 2), (70, 150), 64), Dtype::F16).expect("valid");
+        let problem = problem.with_causal(true).with_score(bias_of(shape)).expect("valid");
+        let case = case(&problem, InputKind::Random, 4);
+        let gradients = check(&attention, &case);
+        for seed in [1, 2] {
+            let again = case.run(&simulator(Schedule::Seeded(seed))).expect("computed");
+            assert_eq!(again, gradients, "seed {seed}");
+        }
+    }
+    // Where the problem has no bias, a gradient of one is refused by name.
+    let plain = Problem::new(sizes(1, (1, 1), (3, 4), 64), Dtype::F16).expect("valid");
+    let backward = Backward::new(&plain).expect("it has kernels");
+    let plan = attention.plan_backward(&backward).expect("planned");
+    assert_eq!(plan.bias_ctas(), None);
+    let forward = DeviceTensors::new(256, 512, 768, 1024).with_lse(Some(1280));
+    let tensors = BackwardTensors::new(forward, 1536, [2048, 2304, 2560]).with_d_bias(Some(4096));
+    // SAFETY: refused before anything is launched.
+    let refused = unsafe { attention.backward_device(&plan, &tensors, StreamHandle::DEFAULT) };
+    let error = refused.expect_err("no bias");
+    assert!(matches!(error, Error::Operand { operand: "the gradient of the bias", .. }), "{error}");
+    let biased = plain.with_score(bias_of(0)).expect("valid");
+    let plan = attention.plan_backward(&Backward::new(&biased).expect("it has kernels")).expect("planned");
+    let forward = forward.with_operand(Operand::Bias, 3072);
+    let tensors = BackwardTensors::new(forward, 1536, [2048, 2304, 2560]).with_d_bias(Some(4097));
+    // SAFETY: as above.
+    let refused = unsafe { attention.backward_device(&plan, &tensors, StreamHandle::DEFAULT) };
+    assert!(matches!(refused, Err(Error::Misaligned { .. })), "{refused:?}");
+}
+
+fn trees_hide_what_they_hide_at_the_edges_of_blocks() {
+    let attention = simulator(Schedule::Deterministic);
+    let seqlens = [(1, 1), (63, 65), (64, 31), (33, 129), (70, 200)];
+    for (i, seqlens) in seqlens.into_iter().enumerate() {
+        for (j, keys) in [1, 33, 64, 100].into_iter().enumerate() {
+            let (dtype, heads) = ([Dtype::F16, Dtype::Bf16][(i + j) % 2], [(2, 1), (3, 3)][j % 2]);
+            let head_dim = [64, 128, 200][(i + j) % 3];
+            let mask = if i % 2 == 0 { Mask::FULL } else { Mask::CAUSAL };
+            let problem = Problem::new(sizes(1, heads, seqlens, head_dim), dtype).expect("valid");
+            let problem = problem.with_mask(mask.with_tree(keys)).expect("valid");
+            let kind = [InputKind::Random, InputKind::NotANumber][(i + j / 2) % 2];
+            check(&attention, &case(&problem, kind, (i * 4 + j) as u64));
+        }
+    }
+}
+
 fn what_the_forward_pass_gives_is_what_the_backward_pass_takes() {
     let attention = simulator(Schedule::Deterministic);
     for (mask, head_dim, score) in [
         (Mask::CAUSAL, 64, Score::Plain),
         (Mask::window(Some(30), Some(9)), 72, Score::Plain),
         (Mask::CAUSAL, 256, Score::Softcap(3.0)),
+        (Mask::CAUSAL, 96, bias_of(1)),
     ] {
         let problem = Problem::new(sizes(2, (4, 2), (90, 110), head_dim), Dtype::Bf16).expect("valid");
         let problem = problem.with_mask(mask).expect("valid").with_score(score).expect("valid");
@@ -284,8 +450,6 @@ fn what_cannot_be_is_refused_by_name() {
     let inputs = GradientInputs::new(HostTensors::from(&qkv), &o, &lse, &o[1..]);
     let error = attention.backward(&backward, &inputs).expect_err("dO is too short");
     assert!(matches!(error, Error::WrongLength { tensor: "dO", expected: 192, got: 191 }), "{error}");
-    let biased = problem.with_score(Score::Bias(BiasShape::default())).expect("valid");
-    assert!(matches!(Backward::new(&biased), Err(Error::Backward { .. })));
     let wide = Problem::new(sizes(1, (1, 1), (3, 4), 256), Dtype::F16).expect("valid");
     let wide = wide.with_score(Score::Alibi { per_batch: false }).expect("valid");
     assert!(matches!(Backward::new(&wide), Err(Error::Backward { .. })));

@@ -610,7 +610,7 @@ mod tests {
             {
                 let problem = problem([(2, 1), (3, 3), (4, 2)][(i + j) % 3], (5, 6)).with_causal(j == 1);
                 let shape = BiasShape { batch, heads, queries };
-                let problem = problem.with_score(Score::Bias(shape)).expect("valid").with_sinks(i == 1);
+                let problem = problem.with_score(Score::Bias(shape)).expect("valid").with_sinks(j == 0);
                 check_differences(problem, all(&problem));
             }
         }
