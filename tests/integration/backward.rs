@@ -226,7 +226,7 @@ fn biases_of_every_shape_have_gradients() {
             let (dtype, heads) = ([Dtype::F16, Dtype::Bf16][i % 2], [(2, 1), (3, 3), (4, 2)][i % 3]);
             let head_dim = [64, 40, 128, 200, 256, 8][(i / 2 + shape as usize) % 6];
             let problem = Problem::new(sizes(2, heads, seqlens, head_dim), dtype).expect("valid");
-            let problem = problem.with_mask(masks[i % 4]).expect("valid").with_sinks(i % 5 == 0);
+            let problem = problem.with_mask(masks[i % 4]).expect("valid").with_sinks(i.is_multiple_of(5));
             let problem = problem.with_score(bias_of(shape)).expect("valid");
             let gradients = check(&attention, &case(&problem, InputKind::Outliers, u64::from(at)));
             let length = problem.operand_len(Operand::Bias);
