@@ -203,7 +203,9 @@ impl Backward {
                         // SAFETY: the caller's promise.
                         unsafe {
                             at.read(self, sequence, head, row);
-                            at.pairs(call, sequence, (head, row), (&k, &v), |key, pair| into[key] += pair.d_s);
+                            at.pairs(call, sequence, (head, row), (&k, &v), |key, pair| {
+                                into[key] += pair.d_s
+                            });
                         }
                     }
                 }
@@ -282,8 +284,7 @@ impl<R: Real> QueryRow<R> {
             unsafe { (sequence.visible(call, row), sequence.of_head::<R>(call, head)) };
         // SAFETY: the caller's promise.
         for key in visible.keys.clone().filter(|&key| unsafe { !visible.hides(key) }) {
-            let (key_row, value_row) =
-                (row_of(k, key, call.sizes.head_dim), row_of(v, key, call.head_dim_v));
+            let (key_row, value_row) = (row_of(k, key, call.sizes.head_dim), row_of(v, key, call.head_dim_v));
             let distance = sequence.own(row).abs_diff(key as i64);
             let product = dot(&self.query, key_row) * R::of(call.scale());
             let (score, derivative) = changed(product, call.softcap, slope, distance);
