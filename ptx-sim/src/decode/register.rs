@@ -26,14 +26,9 @@ impl<'a> Builder<'_, 'a> {
         let slot = self.allocate(bank, (each * lanes).saturating_mul(count.unwrap_or(1)))?;
         let first = Reg { bank, slot, bits };
         match count {
-            None if lanes > 1 => self.declare(name, Symbol::Vector(first, lanes)),
-            None => self.declare(name, Symbol::Reg(first)),
-            Some(_) if lanes > 1 => {
-                let instruction = ".reg of numbered vectors".to_owned();
-                Err(LoadError::Unsupported { line: self.line, instruction })
-            }
+            None => self.declare(name, Symbol::of_registers(first, lanes)),
             Some(count) => {
-                self.scopes.declare_range(name, count, first);
+                self.scopes.declare_range(name, count, first, lanes);
                 Ok(())
             }
         }
