@@ -1,7 +1,7 @@
 //! Instructions that need lanes of several paths, and paths that wait for one another.
 
 use crate::finding::{Fault, FindingKind, Outcome};
-use crate::op::{Collective, CollectiveOp, Inst, Op, Pc, Reg, Shuffle, ShuffleMode, Space};
+use crate::op::{Collective, CollectiveOp, Inst, Op, Pc, Proxy, Reg, Shuffle, ShuffleMode, Space};
 use crate::regs::{Bank, LANES, Regs};
 
 use super::cta::Cta;
@@ -407,6 +407,7 @@ impl Warp {
             Op::TensorMapReplace(op) => self.tensor_map_replace(op, frame, active, cta),
             Op::TensorMapCopy { to, from, scope } => {
                 self.tensor_map_copy((to, from), frame, active, cta)?;
+                self.fence_proxy(&[Proxy::TensorMapReleased], active, cta);
                 self.fence(*scope, active, cta.group);
                 Ok(())
             }
