@@ -378,6 +378,7 @@ impl<'a> Builder<'_, 'a> {
             Family::SetpBool => self.setp_bool(captures, operands),
             Family::Carry => self.carry(captures, operands),
             Family::MovVector => self.move_vector(captures[0], operands),
+            Family::MovVectors => self.move_vectors(captures, operands),
             Family::WarpBarrier | Family::ActiveMask => self.warp_state(family, operands),
             Family::Nothing => {
                 self.emit(Op::Nothing);
