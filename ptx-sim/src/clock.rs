@@ -290,6 +290,14 @@ impl Clock {
         }
     }
 
+    /// The proxy of tensor maps sees what was released to it and has been seen since.
+    pub(crate) fn acquire_tensor_maps(&mut self) {
+        let Some(fenced) = &mut self.fenced else { return };
+        let fenced = Arc::make_mut(fenced);
+        let released = fenced[Proxy::TensorMapReleased as usize].clone();
+        fenced[Proxy::TensorMap as usize].join(&released);
+    }
+
     /// Keeps only what the other has seen too.
     pub(crate) fn meet(&mut self, other: &Clock) {
         meet(&mut self.seen, &other.seen);

@@ -1,98 +1,145 @@
-//! f64 arithmetic rounded toward zero or an infinity: the result to nearest, and on which side of it the exact one lies.
+//! f64 arithmetic rounded toward zero or an infinity: the exact result in integers, cut once.
 
 use crate::float::Round;
 
-/// `near`, or its neighbour, where the exact value is `near` plus something of the sign of `error`.
-fn toward(near: f64, error: f64, mode: Round) -> f64 {
-    if !near.is_finite() || error == 0.0 || error.is_nan() {
-        return near;
+/// A finite number: a sign, and `mantissa` × 2^`exponent`. The lowest bit may stand for all that are below it and are not zero.
+#[derive(Clone, Copy, Debug)]
+struct Exact {
+    negative: bool,
+    mantissa: u128,
+    exponent: i32,
+}
+
+/// Exponent of the lowest bit of a subnormal number.
+const LOWEST: i32 = -1074;
+
+impl Exact {
+    fn of(x: f64) -> Exact {
+        let (field, bits) = ((x.to_bits() >> 52 & 0x7ff) as i32, x.to_bits() & ((1 << 52) - 1));
+        let (mantissa, exponent) =
+            if field == 0 { (bits, LOWEST) } else { (bits | 1 << 52, LOWEST + field - 1) };
+        Exact { negative: x.is_sign_negative(), mantissa: mantissa.into(), exponent }
     }
-    match mode {
-        Round::Nearest => near,
-        Round::Up if error > 0.0 => near.next_up(),
-        Round::Down if error < 0.0 => near.next_down(),
-        Round::Zero if (error < 0.0) == (near > 0.0) && near != 0.0 => {
-            if near > 0.0 {
-                near.next_down()
-            } else {
-                near.next_up()
-            }
+
+    /// The product of two numbers of 53 bits.
+    fn times(self, other: Exact) -> Exact {
+        Exact {
+            negative: self.negative != other.negative,
+            mantissa: self.mantissa * other.mantissa,
+            exponent: self.exponent + other.exponent,
         }
-        _ => near,
+    }
+
+    /// The same number with its highest bit at 125: room for a carry, and for bits that a shift moves out.
+    fn raised(self) -> Exact {
+        let by = self.mantissa.leading_zeros() as i32 - 2;
+        if self.mantissa == 0 {
+            return self;
+        }
+        Exact { mantissa: self.mantissa << by, exponent: self.exponent - by, ..self }
+    }
+
+    /// The sum of two numbers of at most 106 bits.
+    fn plus(self, other: Exact, mode: Round) -> Exact {
+        let (a, b) = (self.raised(), other.raised());
+        let (high, low) =
+            if b.mantissa == 0 || a.mantissa != 0 && a.exponent >= b.exponent { (a, b) } else { (b, a) };
+        let shifted = shift_right(low.mantissa, high.exponent.saturating_sub(low.exponent) as u32);
+        let sum = match high.negative == low.negative {
+            true => Exact { mantissa: high.mantissa + shifted, ..high },
+            false if high.mantissa >= shifted => Exact { mantissa: high.mantissa - shifted, ..high },
+            false => Exact { mantissa: shifted - high.mantissa, negative: low.negative, ..high },
+        };
+        // An exact zero of numbers unlike in sign.
+        let negative =
+            if sum.mantissa == 0 && a.negative != b.negative { mode == Round::Down } else { sum.negative };
+        Exact { negative, ..sum }
+    }
+
+    fn round(self, mode: Round) -> f64 {
+        let Exact { negative, mantissa, exponent } = self;
+        let sign = if negative { 1 << 63 } else { 0 };
+        if mantissa == 0 {
+            return f64::from_bits(sign);
+        }
+        let highest = 127 - mantissa.leading_zeros() as i32;
+        let lowest = (highest + exponent - 52).max(LOWEST);
+        let cut = lowest - exponent;
+        // Two bits below the last one that is kept: half of it, and all the rest.
+        let kept = if cut > 2 { shift_right(mantissa, cut as u32 - 2) } else { mantissa << (2 - cut) };
+        let (whole, rest) = ((kept >> 2) as u64, kept & 3);
+        let up = match mode {
+            Round::Nearest => rest == 3 || rest == 2 && whole & 1 == 1,
+            Round::Zero => false,
+            Round::Up => rest != 0 && !negative,
+            Round::Down => rest != 0 && negative,
+        };
+        // The hidden bit of a normal number adds one to its exponent, as a carry does.
+        let bits = (((lowest - LOWEST) as u64) << 52) + whole + u64::from(up);
+        let infinity = f64::INFINITY.to_bits();
+        let stays_finite = match mode {
+            Round::Nearest => false,
+            Round::Zero => true,
+            Round::Up => negative,
+            Round::Down => !negative,
+        };
+        f64::from_bits(sign | if bits >= infinity { infinity - u64::from(stays_finite) } else { bits })
     }
 }
 
-/// An infinity that rounding made of finite operands stays only where the mode goes that way.
-fn finite_overflow(near: f64, finite: bool, mode: Round) -> f64 {
-    if !near.is_infinite() || !finite {
-        return near;
-    }
-    match (mode, near > 0.0) {
-        (Round::Zero, _) | (Round::Down, true) | (Round::Up, false) => f64::MAX.copysign(near),
-        _ => near,
-    }
+/// A shift that keeps in the lowest bit whether any bit went out.
+fn shift_right(bits: u128, by: u32) -> u128 {
+    let kept = bits.checked_shr(by).unwrap_or(0);
+    kept | u128::from(kept.checked_shl(by).unwrap_or(0) != bits)
 }
 
 /// The sum.
 pub(crate) fn add(a: f64, b: f64, mode: Round) -> f64 {
-    let sum = a + b;
-    if sum == 0.0 && a != 0.0 {
-        // An exact zero of numbers unlike in sign.
-        return if mode == Round::Down { -0.0 } else { 0.0 };
+    if !a.is_finite() || !b.is_finite() {
+        return a + b;
     }
-    let virtual_b = sum - a;
-    let error = (a - (sum - virtual_b)) + (b - virtual_b);
-    finite_overflow(toward(sum, error, mode), a.is_finite() && b.is_finite(), mode)
+    Exact::of(a).plus(Exact::of(b), mode).round(mode)
 }
 
 /// The product.
 pub(crate) fn mul(a: f64, b: f64, mode: Round) -> f64 {
-    let product = a * b;
-    let finite = a.is_finite() && b.is_finite();
-    if product == 0.0 && a != 0.0 && b != 0.0 {
-        let positive = (a > 0.0) == (b > 0.0);
-        return match mode {
-            Round::Up if positive => f64::from_bits(1),
-            Round::Down if !positive => -f64::from_bits(1),
-            _ => product,
-        };
+    if !a.is_finite() || !b.is_finite() {
+        return a * b;
     }
-    finite_overflow(toward(product, a.mul_add(b, -product), mode), finite, mode)
+    Exact::of(a).times(Exact::of(b)).round(mode)
 }
 
 /// The product plus c.
 pub(crate) fn fma(a: f64, b: f64, c: f64, mode: Round) -> f64 {
-    let near = a.mul_add(b, c);
-    if !near.is_finite() {
-        return finite_overflow(near, a.is_finite() && b.is_finite() && c.is_finite(), mode);
+    if mode == Round::Nearest || !a.is_finite() || !b.is_finite() || !c.is_finite() {
+        return a.mul_add(b, c);
     }
-    // a × b = high + low, and high + c = sum + rest, both exact.
-    let high = a * b;
-    let low = a.mul_add(b, -high);
-    let sum = high + c;
-    let virtual_c = sum - high;
-    let rest = (high - (sum - virtual_c)) + (c - virtual_c);
-    let error = (sum - near) + (rest + low);
-    if near == 0.0 && error == 0.0 && (high != 0.0 || c != 0.0) && mode == Round::Down {
-        return -0.0;
-    }
-    toward(near, error, mode)
+    Exact::of(a).times(Exact::of(b)).plus(Exact::of(c), mode).round(mode)
 }
 
 /// The quotient.
 pub(crate) fn div(a: f64, b: f64, mode: Round) -> f64 {
-    let near = a / b;
     if b == 0.0 || !b.is_finite() || !a.is_finite() {
-        return near;
+        return a / b;
     }
-    let rest = (-near).mul_add(b, a);
-    finite_overflow(toward(near, if b < 0.0 { -rest } else { rest }, mode), true, mode)
+    let (a, b) = (Exact::of(a).raised(), Exact::of(b));
+    let quotient = a.mantissa / b.mantissa;
+    let mantissa = quotient | u128::from(quotient * b.mantissa != a.mantissa);
+    Exact { negative: a.negative != b.negative, mantissa, exponent: a.exponent - b.exponent }.round(mode)
 }
 
 /// The square root.
 pub(crate) fn sqrt(a: f64, mode: Round) -> f64 {
-    let near = a.sqrt();
-    if near == 0.0 || !near.is_finite() { near } else { toward(near, (-near).mul_add(near, a), mode) }
+    if a.is_nan() || a <= 0.0 || a.is_infinite() {
+        return a.sqrt();
+    }
+    let mut of = Exact::of(a).raised();
+    if of.exponent % 2 != 0 {
+        of = Exact { mantissa: of.mantissa << 1, exponent: of.exponent - 1, ..of };
+    }
+    let root = of.mantissa.isqrt();
+    let mantissa = root | u128::from(root * root != of.mantissa);
+    Exact { mantissa, exponent: of.exponent / 2, ..of }.round(mode)
 }
 
 /// Rounded to odd, so that a rounding to f32 that follows is right.
@@ -140,5 +187,51 @@ mod tests {
         let x = 1.0 + f64::EPSILON;
         assert!(fma(x, x, 0.0, Round::Up) > fma(x, x, 0.0, Round::Down));
         assert_eq!(fma(3.0, 5.0, 7.0, Round::Up), 22.0);
+    }
+
+    #[test]
+    fn to_nearest_they_are_what_the_host_computes() {
+        let mut state = 1u64;
+        let mut any = || {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            let spread = [1 << 4, 1 << 7, 1 << 11][(state >> 20) as usize % 3];
+            let exponent = [1023, 20, 2030][(state >> 24) as usize % 3] + (state >> 30) % spread;
+            let bits = (state >> 12)
+                & ((1 << 52) - 1)
+                & if state >> 29 & 1 == 1 { u64::MAX << 40 } else { u64::MAX };
+            f64::from_bits(state & 1 << 63 | (exponent % 2047) << 52 | bits)
+        };
+        for _ in 0..20_000 {
+            let (a, b, c) = (any(), any(), any());
+            let near = Round::Nearest;
+            let exact = Exact::of(a).times(Exact::of(b)).plus(Exact::of(c), near).round(near);
+            let got = [add(a, b, near), mul(a, b, near), exact, div(a, b, near), sqrt(a.abs(), near)];
+            let want = [a + b, a * b, a.mul_add(b, c), a / b, a.abs().sqrt()];
+            assert_eq!(got.map(f64::to_bits), want.map(f64::to_bits), "{a:e} {b:e} {c:e}");
+            // Nearest is one of the two between which the exact result lies.
+            let sides = [Round::Down, Round::Up].map(|mode| fma(a, b, c, mode));
+            assert!(
+                sides[0] <= want[2] && want[2] <= sides[1] && sides[1] <= sides[0].next_up(),
+                "{a:e} {b:e} {c:e}"
+            );
+        }
+    }
+
+    #[test]
+    fn subnormal_results_and_zeros_go_where_the_mode_says() {
+        let tiny = f64::from_bits(3);
+        assert_eq!(mul(tiny, 0.5, Round::Zero), f64::from_bits(1));
+        assert_eq!(mul(tiny, 0.5, Round::Up), f64::from_bits(2));
+        assert_eq!(mul(-tiny, 1e-300, Round::Down), -f64::from_bits(1));
+        assert_eq!(div(tiny, 2.0, Round::Down), f64::from_bits(1));
+        // The exact sum is a little below 1, by less than the product's low part shows.
+        assert_eq!(fma(f64::from_bits(1), -0.5, 1.0, Round::Zero), 1.0 - f64::EPSILON / 2.0);
+        assert_eq!(fma(f64::MAX, 2.0, -f64::MAX, Round::Zero), f64::MAX);
+        for zero in
+            [add(0.0, -0.0, Round::Down), add(1.0, -1.0, Round::Down), fma(0.0, 1.0, -0.0, Round::Down)]
+        {
+            assert_eq!(zero.to_bits(), (-0.0f64).to_bits());
+        }
+        assert_eq!(add(-0.0, 0.0, Round::Up).to_bits(), 0);
     }
 }

@@ -208,7 +208,8 @@ impl Entry {
     /// Whether this is a write of another proxy that the proxy of an access that comes after it has not been told of. What the async
     /// proxy has written is known to it.
     fn lacks_fence(&self, proxy: Proxy, who: &Who<'_>) -> bool {
-        let crosses = self.write && (self.mark.lanes != 0 || proxy == Proxy::TensorMap);
+        let of_maps = matches!(proxy, Proxy::TensorMapReleased | Proxy::TensorMap);
+        let crosses = self.write && (self.mark.lanes != 0 || of_maps);
         let past = (self.mark.agent, self.mark.clock, self.mark.lanes);
         crosses && !who.clock.is_fenced(proxy, who.group, self.group, past)
     }

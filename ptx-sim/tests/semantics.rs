@@ -317,3 +317,17 @@ fn barriers_reduce_predicates() {
                 selp.u32 %r1, 1, 0, %p2; mov.b64 %out, {%r0, %r1};";
     assert_eq!(lanes(body), [7; 32]);
 }
+
+#[test]
+fn sums_of_narrow_and_wide_numbers_are_clamped_and_magnitudes_of_three_compared() {
+    let mixed = |body: &str| float(&format!("mov.b16 %h1, 0x3e00; mov.f32 %f1, 0f3E800000; {body}"));
+    assert_eq!(mixed("add.rn.sat.f32.f16 %f0, %h1, %f1;"), 1.0);
+    assert_eq!(mixed("neg.f32 %f1, %f1; add.rz.sat.f32.f16 %f0, %h1, %f1;"), 1.0);
+    assert_eq!(mixed("mov.f32 %f1, 0f3F800000; sub.rz.sat.f32.f16 %f0, %h1, %f1;"), 0.5);
+    assert_eq!(mixed("sub.sat.f32.bf16 %f0, %h1, %f1;"), 0.0);
+    assert_eq!(mixed("mov.f32 %f2, 0fC0000000; fma.rn.sat.f32.f16 %f0, %h1, %h1, %f2;"), 0.25);
+    let three = "mov.f32 %f1, 0fC0400000; mov.f32 %f2, 0f3F800000; mov.f32 %f3, 0f7FC00000;";
+    assert_eq!(float(&format!("{three} max.abs.f32 %f0, %f2, %f1, %f2;")), 3.0);
+    assert_eq!(float(&format!("{three} min.abs.f32 %f0, %f1, %f3, %f1;")), 3.0);
+    assert!(float(&format!("{three} max.NaN.abs.f32 %f0, %f1, %f3, %f1;")).is_nan());
+}

@@ -7,7 +7,7 @@ mod suite;
 use ptx_sim::{Checks, Finding, Module, Report, Schedule, Severity, SimError};
 
 /// Source and PTX of each file.
-const FILES: [(&str, &str); 20] = [
+const FILES: [(&str, &str); 24] = [
     (include_str!("foreign/sync.cu"), include_str!("foreign/sync.ptx")),
     (include_str!("foreign/more.cu"), include_str!("foreign/more.ptx")),
     (include_str!("foreign/classic.cu"), include_str!("foreign/classic.ptx")),
@@ -27,7 +27,11 @@ const FILES: [(&str, &str); 20] = [
     (include_str!("foreign/debug.cu"), include_str!("foreign/clang/debug_O2.ptx")),
     (include_str!("foreign/unset.cu"), include_str!("foreign/clang/unset_O0.ptx")),
     (include_str!("foreign/corners.cu"), include_str!("foreign/corners.ptx")),
+    (include_str!("foreign/tasks.cu"), include_str!("foreign/tasks.ptx")),
+    (include_str!("foreign/turns.cu"), include_str!("foreign/turns.ptx")),
+    (include_str!("foreign/rounded.cu"), include_str!("foreign/rounded.ptx")),
     (include_str!("foreign/sync_triton.py"), include_str!("foreign/sync_triton.ptx")),
+    (include_str!("foreign/flow_triton.py"), include_str!("foreign/flow_triton.ptx")),
 ];
 
 fn run(module: &Module, entry: &str, schedule: Schedule, checks: Checks) -> Result<Report, SimError> {

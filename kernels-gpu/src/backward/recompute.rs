@@ -7,8 +7,6 @@ use crate::dropout::{Dropout, KEYS, Transposed, of_keys};
 use crate::ptx::math::{ex2, fma, select};
 use crate::ptx::memory::ld_shared_v4;
 use crate::ptx::warp::shfl_bfly_b32;
-#[cfg(ferroflash_wgmma)]
-use crate::score::Plain;
 use crate::score::Score;
 use crate::tile::warp_tile::{Tiles, WarpTile};
 use crate::visible::Visible;
@@ -98,13 +96,12 @@ pub fn probabilities<W: WarpTile, S: Score>(
     }
 }
 
-/// The second half of [`recompute`], of a plain score: dP becomes dS.
-#[cfg(ferroflash_wgmma)]
+/// The second half of [`recompute`], of a score whose derivative is 1: dP becomes dS.
 #[inline(always)]
-pub fn score_gradients<W: WarpTile>(
+pub fn score_gradients<W: WarpTile, S: Score>(
     p: &W::S<[f32; 4]>,
     dp: &mut W::S<[f32; 4]>,
-    statistics: &impl Statistics<Plain>,
+    statistics: &impl Statistics<S>,
 ) {
     for (n, (p, dp)) in p.row(0).iter().zip(dp.row_mut(0)).enumerate() {
         for (i, [_, delta]) in statistics.of(n).into_iter().enumerate() {

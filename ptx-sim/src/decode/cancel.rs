@@ -25,6 +25,7 @@ impl<'a> Builder<'_, 'a> {
             bytes: None,
             coordinates: Vec::new(),
             hides_proxies: false,
+            needs_no_init_fence: false,
         })));
         Ok(())
     }

@@ -80,8 +80,7 @@ impl<'a> Builder<'_, 'a> {
                 let sizes = index.map_or(&[][..], |index| &self.names.param_bytes[index as usize]);
                 let (args, given) = self.call_parameters(list, sizes, 3)?;
                 for (reg, offset) in given {
-                    let access = self.frame_access(reg, offset)?;
-                    self.emit(Op::Store(access));
+                    self.store_to_frame(reg, offset)?;
                 }
                 (args, tail)
             }
@@ -112,9 +111,11 @@ impl<'a> Builder<'_, 'a> {
         // A call through a register names its prototype; nothing else may follow.
         self.count_between(tail, 0, usize::from(matches!(callee, Callee::Register(_))))?;
         self.emit(Op::Call(Box::new(Call { callee, args, returns })));
+        // The call's own guard comes last, as it decides whether the others are given.
+        let guard = self.guard.map(|guard| guard.slot);
+        results.sort_by_key(|(reg, _)| reg.bank == Bank::Pred && Some(reg.slot) == guard);
         for (reg, offset) in results {
-            let access = self.frame_access(reg, offset)?;
-            self.emit(Op::Load(access));
+            self.load_from_frame(reg, offset)?;
         }
         Ok(())
     }
@@ -146,27 +147,29 @@ impl<'a> Builder<'_, 'a> {
                 places.push((offset, bytes));
                 continue;
             }
-            let reg = match (operand, sizes.get(at)) {
-                (Operand::Name(name), _) if let Some(Symbol::Reg(reg)) = self.scopes.find(name) => reg,
+            let given = match operand {
+                Operand::Name(name) => self.registers_named(name),
+                _ => Vec::new(),
+            };
+            let given = match (operand, sizes.get(at)) {
+                _ if !given.is_empty() => given,
                 (Operand::Int(_) | Operand::Float { .. }, Some(bytes @ (1 | 2 | 4 | 8))) => {
                     let bits = 8 * *bytes as u8;
                     let bank = if bits == 64 { Bank::Double } else { Bank::Word };
                     let float = matches!(operand, Operand::Float { .. });
                     let shape = Shape { float, ..data_shape(bits) };
                     let value = self.constant_value(operand, position, shape)?;
-                    Reg { bank, slot: self.constant(bank, value)?, bits }
+                    vec![Reg { bank, slot: self.constant(bank, value)?, bits }]
                 }
                 _ => return Err(self.operand_error(position, "a list of .param variables or registers")),
             };
-            if reg.bank == Bank::Pred || reg.bits == 128 {
-                return Err(self.operand_error(position, "a list of .param variables or registers"));
-            }
-            let bytes = u32::from(reg.bits) / 8;
-            let offset = self.program.frame_bytes.next_multiple_of(8);
+            let each = u32::from(given[0].bits).div_ceil(8);
+            let offset = self.program.frame_bytes.next_multiple_of(16);
+            let bytes = each * given.len() as u32;
             self.program.frame_bytes = offset + bytes;
             self.bounded("parameter bytes of a function", self.program.frame_bytes, MAX_FRAME_BYTES)?;
             places.push((offset, bytes));
-            registers.push((reg, offset));
+            registers.extend((0u32..).zip(given).map(|(at, reg)| (reg, offset + each * at)));
         }
         Ok((places, registers))
     }

@@ -5,8 +5,10 @@ use crate::error::LoadError;
 use crate::op::{Access, Addr, Constant, MemoryOrder, Op, Reg, Space};
 use crate::parse::ast::{self, Operand, RegWidth, Statement};
 use crate::regs::Bank;
+use crate::table::compare::CompareOp;
+use crate::table::integer::IntOp;
 
-use super::scope::Symbol;
+use super::scope::{self, Symbol};
 use super::{Builder, MAX_LOCAL_BYTES};
 
 impl<'a> Builder<'_, 'a> {
@@ -37,34 +39,70 @@ impl<'a> Builder<'_, 'a> {
         is_return: bool,
     ) -> Result<(), LoadError> {
         self.register(variable.name, None, width, variable.lanes)?;
-        let (first, lanes) = match self.scopes.find(variable.name) {
-            Some(Symbol::Reg(reg)) => (reg, 1),
-            Some(Symbol::Vector(first, lanes)) => (first, lanes),
-            _ => return Ok(()),
-        };
-        for at in 0..lanes {
-            let (reg, offset) = (Reg { slot: first.slot + at, ..first }, offset + at * variable.element);
+        for (at, reg) in (0u32..).zip(self.registers_named(variable.name)) {
+            let offset = offset + at * variable.element;
             if is_return {
                 self.register_returns.push((reg, offset));
             } else {
-                let access = self.frame_access(reg, offset)?;
-                self.emit(Op::Load(access));
+                self.load_from_frame(reg, offset)?;
             }
         }
         Ok(())
     }
 
+    /// The register of a name, or those of a vector.
+    pub(super) fn registers_named(&self, name: &str) -> Vec<Reg> {
+        match self.scopes.find(name) {
+            Some(Symbol::Reg(reg)) => vec![reg],
+            Some(Symbol::Vector(first, lanes)) => (0..lanes).map(|at| scope::element(first, at)).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Hands the results on that are registers.
     pub(super) fn return_registers(&mut self) -> Result<(), LoadError> {
         for (reg, offset) in self.register_returns.clone() {
-            let access = self.frame_access(reg, offset)?;
+            self.store_to_frame(reg, offset)?;
+        }
+        Ok(())
+    }
+
+    /// A register from the frame's parameter area: a predicate is a byte there, 128 bits are two halves.
+    pub(super) fn load_from_frame(&mut self, reg: Reg, offset: u32) -> Result<(), LoadError> {
+        if reg.bank == Bank::Pred {
+            let (byte, zero) = (self.byte()?, self.constant(Bank::Word, Constant::Bits(0))?);
+            self.load_from_frame(byte, offset)?;
+            self.emit(Op::Compare(CompareOp::NeWord, [reg.slot, byte.slot, zero, 0, 0]));
+            return Ok(());
+        }
+        for (half, offset) in halves(reg, offset) {
+            let access = self.frame_access(half, offset)?;
+            self.emit(Op::Load(access));
+        }
+        Ok(())
+    }
+
+    /// A register to the frame's parameter area.
+    pub(super) fn store_to_frame(&mut self, reg: Reg, offset: u32) -> Result<(), LoadError> {
+        if reg.bank == Bank::Pred {
+            let byte = self.byte()?;
+            let [one, zero] = [1, 0].map(|bits| self.constant(Bank::Word, Constant::Bits(bits)));
+            self.emit(Op::Int(IntOp::SelpWord, [byte.slot, one?, zero?, reg.slot, 0]));
+            return self.store_to_frame(byte, offset);
+        }
+        for (half, offset) in halves(reg, offset) {
+            let access = self.frame_access(half, offset)?;
             self.emit(Op::Store(access));
         }
         Ok(())
     }
 
+    fn byte(&mut self) -> Result<Reg, LoadError> {
+        Ok(Reg { bank: Bank::Word, slot: self.allocate(Bank::Word, 1)?, bits: 8 })
+    }
+
     /// An access of a register's bytes in the frame's parameter area.
-    pub(super) fn frame_access(&mut self, reg: Reg, offset: u32) -> Result<Box<Access>, LoadError> {
+    fn frame_access(&mut self, reg: Reg, offset: u32) -> Result<Box<Access>, LoadError> {
         let slot = self.constant(Bank::Double, Constant::Bits(offset.into()))?;
         Ok(Box::new(Access {
             space: Space::Frame,
@@ -109,4 +147,10 @@ impl<'a> Builder<'_, 'a> {
         }
         Ok(())
     }
+}
+
+/// A register of 128 bits as two of 64, and any other as it is.
+fn halves(reg: Reg, offset: u32) -> impl Iterator<Item = (Reg, u32)> {
+    let (count, bits) = if reg.bits == 128 { (2, 64) } else { (1, reg.bits) };
+    (0..count).map(move |at| (Reg { slot: reg.slot + at, bits, ..reg }, offset + 8 * at))
 }

@@ -229,8 +229,18 @@ impl<'a> Builder<'_, 'a> {
         };
         let space = if to_shared { Space::Cluster } else { Space::Shared };
         // Triton's shared memory has one name, and `cuda::memcpy_async` is known by what follows.
-        let hides_proxies = self.names.variables.contains_key("global_smem");
-        let bulk = Bulk { to, shared, space, global, reduces, bytes, coordinates, hides_proxies };
+        let needs_no_init_fence = self.names.variables.contains_key("global_smem");
+        let bulk = Bulk {
+            to,
+            shared,
+            space,
+            global,
+            reduces,
+            bytes,
+            coordinates,
+            hides_proxies: false,
+            needs_no_init_fence,
+        };
         self.emit(Op::Bulk(Box::new(bulk)));
         Ok(())
     }

@@ -378,6 +378,7 @@ impl<'a> Builder<'_, 'a> {
             Family::SetpBool => self.setp_bool(captures, operands),
             Family::Carry => self.carry(captures, operands),
             Family::MovVector => self.move_vector(captures[0], operands),
+            Family::MovVectors => self.move_vectors(captures, operands),
             Family::WarpBarrier | Family::ActiveMask => self.warp_state(family, operands),
             Family::Nothing => {
                 self.emit(Op::Nothing);
@@ -405,10 +406,12 @@ impl<'a> Builder<'_, 'a> {
             Family::TensorMapReplace => self.tensor_map_replace(captures, operands),
             Family::TensorMapCopy => self.tensor_map_copy(captures, operands),
             Family::ProxyTensorMap => {
-                self.emit(Op::Fence(Scope::of(captures[1]).unwrap_or(Scope::System)));
-                if captures[0] == "acquire" {
-                    self.emit(Op::ProxyFence(&[Proxy::TensorMap]));
-                }
+                let fence = Op::Fence(Scope::of(captures[1]).unwrap_or(Scope::System));
+                let ops = match captures[0] {
+                    "acquire" => [fence, Op::ProxyFence(&[Proxy::TensorMap])],
+                    _ => [Op::ProxyFence(&[Proxy::TensorMapReleased]), fence],
+                };
+                ops.into_iter().for_each(|op| self.emit(op));
                 Ok(())
             }
             Family::WaitBulk => self.wait_bulk(captures, operands),

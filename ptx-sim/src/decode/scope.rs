@@ -22,11 +22,19 @@ pub(super) enum Symbol<'a> {
     Targets(Vec<&'a str>),
 }
 
-/// Registers declared by the `<n>` form.
+impl Symbol<'_> {
+    /// A register, or a vector of several.
+    pub(super) fn of_registers(first: Reg, lanes: u32) -> Self {
+        if lanes > 1 { Symbol::Vector(first, lanes) } else { Symbol::Reg(first) }
+    }
+}
+
+/// Registers, or vectors of `lanes`, declared by the `<n>` form.
 struct Range<'a> {
     prefix: &'a str,
     count: u32,
     first: Reg,
+    lanes: u32,
 }
 
 /// One block.
@@ -73,8 +81,8 @@ impl<'a> Scopes<'a> {
         self.all[self.current].names.insert(name, symbol).is_none()
     }
 
-    pub(super) fn declare_range(&mut self, prefix: &'a str, count: u32, first: Reg) {
-        self.all[self.current].ranges.push(Range { prefix, count, first });
+    pub(super) fn declare_range(&mut self, prefix: &'a str, count: u32, first: Reg, lanes: u32) {
+        self.all[self.current].ranges.push(Range { prefix, count, first, lanes });
     }
 
     /// Declares a label; false if the block has it already.
@@ -114,8 +122,8 @@ impl<'a> Scopes<'a> {
             if let Some(symbol) = scope.names.get(name) {
                 return Some(symbol.clone());
             }
-            if let Some(reg) = scope.ranges.iter().find_map(|r| r.register(name, number_at)) {
-                return Some(Symbol::Reg(reg));
+            if let Some(symbol) = scope.ranges.iter().find_map(|r| r.symbol(name, number_at)) {
+                return Some(symbol);
             }
             if at == 0 {
                 return None;
@@ -139,21 +147,21 @@ impl<'a> Scopes<'a> {
     }
 }
 
-/// A register of a vector.
-fn element(first: Reg, at: u32) -> Reg {
+/// A register of several in a row.
+pub(super) fn element(first: Reg, at: u32) -> Reg {
     let each = if first.bits == 128 { 2 } else { 1 };
     Reg { slot: first.slot + each * at, ..first }
 }
 
 impl Range<'_> {
     /// A prefix may end in digits itself, so every split at or after the last letter is tried.
-    fn register(&self, name: &str, number_at: usize) -> Option<Reg> {
+    fn symbol<'s>(&self, name: &str, number_at: usize) -> Option<Symbol<'s>> {
         let digits = name.strip_prefix(self.prefix)?;
         if self.prefix.len() < number_at || digits.is_empty() || digits.len() > 1 && digits.starts_with('0') {
             return None;
         }
         let number: u32 = digits.parse().ok()?;
-        let each = if self.first.bits == 128 { 2 } else { 1 };
-        (number < self.count).then(|| Reg { slot: self.first.slot + each * number, ..self.first })
+        let first = |lanes| Symbol::of_registers(element(self.first, number * lanes), lanes);
+        (number < self.count).then(|| first(self.lanes))
     }
 }

@@ -3,10 +3,11 @@
 
 use crate::clock::Clock;
 use crate::finding::{Fault, FindingKind, Outcome};
-use crate::op::{Barrier, BarrierReduction, Reg};
+use crate::op::{Barrier, BarrierReduction, Op, Reg};
+use crate::regs::LANES;
 
 use super::cta::Cta;
-use super::warp::Warp;
+use super::warp::{Path, Warp};
 
 /// Barriers of a CTA.
 pub(super) const BARRIERS: usize = 16;
@@ -64,6 +65,59 @@ impl Release {
             super::access::lanes(mask).for_each(|lane| regs.set_bits(reg.bank, reg.slot, lane, value.into()));
         }
         Ok(())
+    }
+}
+
+impl Warp {
+    /// Every path waits at a barrier: tells the CTA, once all threads of the warp that have not exited have come. To an aligned
+    /// barrier they come together; to others from where they are, so those that went around one go on: to another one, or to
+    /// their end, after which nobody waits for them (PTX ISA §9.7.13.1).
+    pub(super) fn at_barrier(&mut self, cta: &mut Cta<'_>) -> Outcome<bool> {
+        let first = self.paths[0].clone();
+        let program = self.frame(first.frame)?.program;
+        (self.at, self.at_frame) = ((program, first.pc), first.frame);
+        let launch = cta.launch;
+        let Op::Barrier(barrier) = &launch.program(program).insts[first.pc as usize].op else {
+            return Err(Fault::new(FindingKind::BadTarget));
+        };
+        let checked = cta.launch.config.checks.convergence;
+        let (mut aligned, mut together) = (barrier.aligned, true);
+        for at in 1..self.paths.len() {
+            let (frame, pc) = (self.paths[at].frame, self.paths[at].pc);
+            let program = self.frame(frame)?.program;
+            let Op::Barrier(other) = &launch.program(program).insts[pc as usize].op else { continue };
+            let differs = other.arrive_only != barrier.arrive_only;
+            if checked && (differs || self.number(at, other) != self.number(0, barrier)) {
+                let detail = "lanes of the warp wait at different barriers";
+                return Err(Fault::new(FindingKind::BarrierDivergence).saying(detail));
+            }
+            aligned |= other.aligned;
+            together &= (frame, pc) == (first.frame, first.pc);
+        }
+        if !aligned && self.release_joins() != 0 {
+            return Ok(true);
+        }
+        let guarded =
+            self.guarded(&launch.program(program).insts[first.pc as usize], first.frame, self.live)?;
+        // Lanes that wait where paths meet have gone around the barrier.
+        let missing = self.live & !(guarded & self.paths.iter().fold(0, |lanes, p| lanes | p.mask));
+        if checked && aligned && (!together || missing != 0) {
+            let mut fault = Fault::new(FindingKind::BarrierDivergence);
+            fault.lane = (missing != 0).then_some(missing.trailing_zeros() as usize);
+            return Err(fault);
+        }
+        let goes_on = cta.arrive(self, barrier, first.frame)?;
+        if goes_on {
+            self.release(|_| true);
+        }
+        Ok(goes_on)
+    }
+
+    /// The number of the barrier that a path waits at.
+    fn number(&self, path: usize, barrier: &Barrier) -> Option<u32> {
+        let Path { frame, mask, .. } = self.paths[path];
+        let regs = &self.frames[frame].as_ref()?.regs;
+        Some(regs.word[barrier.id as usize][mask.trailing_zeros() as usize % LANES])
     }
 }
 

@@ -132,7 +132,8 @@ impl Warp {
                             return Err(Fault::at(FindingKind::BadOperand, lane, barrier).saying(detail));
                         }
                         let by_async_proxy = !op.hides_proxies && !self.hides_proxies(frame, cta);
-                        let to = (rank, window::in_cta(barrier));
+                        let needs_no_fence = op.needs_no_init_fence && cta.launch.cluster_ctas() == 1;
+                        let to = (rank, window::in_cta(barrier), !needs_no_fence);
                         self.bulk_load(&chunks, (lane, by_async_proxy), to, cta)?;
                     }
                 }
@@ -150,7 +151,7 @@ impl Warp {
                     let no = Chunk { shared: at, global: 0, skip: 0, bytes: 0, element: TensorType::U8 };
                     for rank in ranks {
                         cta.rank_of(Space::Cluster, lane, &mut { window::of_rank(rank, 0) })?;
-                        self.bulk_load(std::slice::from_ref(&no), (lane, true), (rank, barrier), cta)?;
+                        self.bulk_load(std::slice::from_ref(&no), (lane, true), (rank, barrier, true), cta)?;
                     }
                 }
                 BulkTo::Global { byte_mask } => {
@@ -258,10 +259,11 @@ impl Warp {
         Ok(())
     }
 
-    /// The agent of what is counted at an mbarrier, its time, and the mbarrier's offset.
+    /// The agent of what is counted at an mbarrier, its time, and the mbarrier's offset. `init_fenced` if a fence must have come after its
+    /// initialisation.
     fn later_mbarrier(
         &mut self,
-        by_async_proxy: bool,
+        init_fenced: bool,
         lane: usize,
         rank: u32,
         mbarrier: u64,
@@ -279,7 +281,7 @@ impl Warp {
         if !remote {
             state.unwaited = Some(Issued { time, warp: self.index, at: self.place() });
         }
-        if by_async_proxy && !fenced && checked {
+        if init_fenced && !fenced && checked {
             let detail = "neither fence.mbarrier_init nor fence.proxy.async after mbarrier.init";
             return Err(Fault::at(FindingKind::ProxyFence, lane, mbarrier).saying(detail));
         }
@@ -355,11 +357,11 @@ impl Warp {
         &mut self,
         chunks: &[Chunk],
         (lane, by_async_proxy): (usize, bool),
-        (rank, mbarrier): (u32, u64),
+        (rank, mbarrier, init_fenced): (u32, u64, bool),
         cta: &mut Cta<'_>,
     ) -> Outcome {
-        let Some((agent, time, offset)) = self.later_mbarrier(by_async_proxy, lane, rank, mbarrier, cta)?
-        else {
+        let init_fenced = init_fenced && by_async_proxy;
+        let Some((agent, time, offset)) = self.later_mbarrier(init_fenced, lane, rank, mbarrier, cta)? else {
             return Ok(());
         };
         let later = Later { agent, time, by_async_proxy };

@@ -6,6 +6,7 @@
 const LOOKS: u32 = 16;
 const QUIET: u64 = 1 << 15;
 /// The same once the time has stood still: a lock that waits by the clock does so for each of its threads.
+const LOOKS_AGAIN: u32 = 4;
 const QUIET_AGAIN: u64 = 1 << 9;
 /// Steps that the time makes without a change, each of which may be the end of a delay: the last is longer than a month of nanoseconds.
 const STEPS: u32 = 1024;
@@ -34,12 +35,16 @@ impl Clocks {
         }
         self.looks += 1;
         let now = executed + self.skipped;
-        let quiet = if self.has_stood { QUIET_AGAIN } else { QUIET };
-        if self.looks >= LOOKS && executed - self.since > quiet {
+        let (looks, quiet) = if self.has_stood { (LOOKS_AGAIN, QUIET_AGAIN) } else { (LOOKS, QUIET) };
+        if self.looks >= looks && executed - self.since > quiet {
             self.still = Some(now);
             self.has_stood = true;
         }
         now
+    }
+
+    pub(super) fn stands_still(&self) -> bool {
+        self.still.is_some()
     }
 
     /// Lets the time go on; false where it does not stand still, or has gone on too often.

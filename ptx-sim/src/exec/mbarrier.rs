@@ -169,7 +169,10 @@ impl Warp {
     /// A fence between the generic and other proxies.
     pub(super) fn fence_proxy(&mut self, proxies: &[Proxy], active: u32, cta: &mut Cta<'_>) {
         let released = self.release_clock(active);
-        proxies.iter().for_each(|proxy| self.clock.fence(*proxy, &released));
+        proxies.iter().for_each(|proxy| match proxy {
+            Proxy::TensorMap => self.clock.acquire_tensor_maps(),
+            _ => self.clock.fence(*proxy, &released),
+        });
         // What these lanes write from here on needs another fence.
         self.now += 1;
         if proxies.contains(&Proxy::AsyncShared) {

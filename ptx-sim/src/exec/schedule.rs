@@ -211,12 +211,24 @@ impl Cta<'_> {
             return false;
         }
         all.woken = now;
-        stop_spinning(all)
+        self.stop_spinning(all)
     }
 
     /// Lets the time go on for spinning warps that have looked at it, where nothing else can; false if none has.
     pub(crate) fn skip_time(&mut self, all: &mut Warps) -> bool {
-        self.clocks.skip() && stop_spinning(all)
+        self.clocks.skip() && self.stop_spinning(all)
+    }
+
+    /// Lets spinning warps look again; false if there are none.
+    fn stop_spinning(&self, all: &mut Warps) -> bool {
+        let mut any = false;
+        for (warp, state) in all.list.iter_mut().zip(&mut all.states) {
+            if *state == State::Waiting && warp.stop_spinning(self.progress, self.executed) {
+                *state = State::Ready;
+                any = true;
+            }
+        }
+        any
     }
 
     /// Lets warps go on that wait for what has happened.
@@ -303,16 +315,4 @@ impl Cta<'_> {
         let after = all.last.map_or(0, |last| last + 1);
         (after..all.states.len()).find(ready).or_else(|| (0..after).find(ready))
     }
-}
-
-/// Lets spinning warps look again; false if there are none.
-fn stop_spinning(all: &mut Warps) -> bool {
-    let mut any = false;
-    for (warp, state) in all.list.iter_mut().zip(&mut all.states) {
-        if *state == State::Waiting && warp.stop_spinning() {
-            *state = State::Ready;
-            any = true;
-        }
-    }
-    any
 }

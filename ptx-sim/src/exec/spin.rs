@@ -22,8 +22,16 @@ const BYTES_PER_INSTRUCTION: u64 = 64;
 /// Places that are watched at once.
 const MOST: usize = 64;
 
-/// What lanes at a frame and an instruction held when last seen, and how often they were seen.
-type Seen = HashMap<(usize, Pc, u32), (Option<u64>, u32)>;
+/// What lanes at a frame and an instruction held when seen.
+type Seen = HashMap<(usize, Pc, u32), Visits>;
+
+#[derive(Debug, Default)]
+struct Visits {
+    count: u32,
+    /// The state at the visit from which on it is looked at, and at the last one.
+    first: Option<u64>,
+    last: Option<u64>,
+}
 
 /// The watch over one warp.
 #[derive(Debug, Default)]
@@ -32,6 +40,7 @@ pub(super) struct Watch {
     changes: u64,
     since: u64,
     seen: Seen,
+    time_stands_still: bool,
     /// The same of loops in which the CTA meets at barriers, whose arrivals change nothing.
     still: u64,
     still_since: u64,
@@ -52,6 +61,11 @@ impl Warp {
             self.watch.seen.clear();
             self.looped_through_barriers(at, cta);
             return;
+        }
+        // What a loop read of the time was another at each visit before.
+        if self.watch.time_stands_still != cta.clocks.stands_still() {
+            self.watch.time_stands_still = !self.watch.time_stands_still;
+            self.watch.seen.clear();
         }
         let quiet = if cta.has_spun { SPINS } else { QUIET };
         if cta.executed - self.watch.since > quiet && self.may_look(cta) {
@@ -103,32 +117,39 @@ impl Warp {
         if seen.len() >= MOST {
             seen.clear();
         }
-        let (kept, times) = seen.entry((frame, pc, mask)).or_insert((None, 0));
+        let visits = seen.entry((frame, pc, mask)).or_default();
         // Registers are looked at on every doubling of the visits and on the few visits after it: that finds loops of few
         // states, and costs a loop that computes next to nothing.
-        *times = times.wrapping_add(1);
-        let since = *times - (1 << times.ilog2());
+        visits.count = visits.count.wrapping_add(1).max(1);
+        let since = visits.count - (1 << visits.count.ilog2());
         if since > PERIOD {
             return false;
         }
         let Some(regs) = self.frames[frame].as_ref().map(|f| &f.regs) else { return false };
-        let hash = state(regs, &self.local, mask);
+        let now = Some(state(regs, &self.local, mask));
+        let same = now == visits.first || now == visits.last;
         if since == 0 {
-            *kept = Some(hash);
-            return false;
+            visits.first = now;
         }
-        *kept == Some(hash)
+        visits.last = now;
+        same
     }
 
-    /// Lets spinning paths look again; false if there are none.
-    pub(super) fn stop_spinning(&mut self) -> bool {
-        self.watch.seen.clear();
-        self.watch.met.clear();
-        let mut any = false;
+    /// Lets spinning paths look again; false if there are none. One that comes back to what it held, and nothing has changed
+    /// meanwhile, spins on.
+    pub(super) fn stop_spinning(&mut self, progress: u64, executed: u64) -> bool {
+        let mut held = Seen::new();
         for path in self.paths.iter_mut().filter(|p| p.wait == Wait::Memory) {
             path.wait = Wait::Ready;
-            any = true;
+            let key = (path.frame, path.pc, path.mask);
+            let last = self.watch.seen.get(&key).and_then(|visits| visits.last);
+            held.insert(key, Visits { count: 1, first: None, last });
         }
+        self.watch.met.clear();
+        let any = !held.is_empty();
+        self.watch.seen = held;
+        self.watch.changes = progress;
+        self.watch.since = executed.saturating_sub(SPINS + 1);
         any
     }
 

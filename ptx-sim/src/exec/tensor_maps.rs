@@ -1,6 +1,6 @@
 //! Tensor maps as bulk copies read them, and as a kernel changes them (PTX ISA §9.7.9.28): fields replaced in place, and a copy that is released to others.
 
-use crate::finding::Outcome;
+use crate::finding::{FindingKind, Outcome};
 use crate::op::{Addr, MemoryOrder, Proxy, Space, TensorMapReplace};
 use crate::race::RaceAccess;
 use crate::tensor_map::TensorMap;
@@ -10,6 +10,15 @@ use super::bulk::bytes_of;
 use super::cta::Cta;
 use super::generic::resolve;
 use super::warp::Warp;
+
+/// What a change of a tensor map lacks that its proxy has not been told of.
+const LACKS: [(Proxy, &str); 2] = [
+    (
+        Proxy::TensorMapReleased,
+        "no fence.proxy.tensormap::generic.release or tensormap.cp_fenceproxy after the change",
+    ),
+    (Proxy::TensorMap, "no fence.proxy.tensormap::generic.acquire before the use"),
+];
 
 impl Warp {
     /// The bytes of a tensor map, as the proxy of tensor maps reads them: what threads wrote there needs its fence.
@@ -30,8 +39,14 @@ impl Warp {
                 && let Some((allocation, offset)) = self.locate(lane, at, 16, cta)?
                 && allocation.is_stored()
             {
-                let access = RaceAccess::ProxyRead(Proxy::TensorMap);
-                self.note_global(access, allocation, (lane, offset, 16), None, cta)?;
+                for (proxy, lacks) in LACKS {
+                    let access = RaceAccess::ProxyRead(proxy);
+                    let noted = self.note_global(access, allocation, (lane, offset, 16), None, cta);
+                    noted.map_err(|fault| match fault.kind {
+                        FindingKind::ProxyFence => fault.saying(lacks),
+                        _ => fault,
+                    })?;
+                }
             }
         }
         Ok(bytes)

@@ -1,7 +1,7 @@
 //! Instructions that need lanes of several paths, and paths that wait for one another.
 
 use crate::finding::{Fault, FindingKind, Outcome};
-use crate::op::{Collective, CollectiveOp, Inst, Op, Pc, Reg, Shuffle, ShuffleMode, Space};
+use crate::op::{Collective, CollectiveOp, Inst, Op, Pc, Proxy, Reg, Shuffle, ShuffleMode, Space};
 use crate::regs::{Bank, LANES, Regs};
 
 use super::cta::Cta;
@@ -306,32 +306,6 @@ impl Warp {
         }
     }
 
-    /// Every path waits at a barrier: tells the CTA, once they are all at the same one.
-    fn at_barrier(&mut self, cta: &mut Cta<'_>) -> Outcome<bool> {
-        let first = self.paths[0].clone();
-        let program = self.frame(first.frame)?.program;
-        (self.at, self.at_frame) = ((program, first.pc), first.frame);
-        let launch = cta.launch;
-        let Op::Barrier(barrier) = &launch.program(program).insts[first.pc as usize].op else {
-            return Err(Fault::new(FindingKind::BadTarget));
-        };
-        let together = self.paths.iter().all(|p| (p.frame, p.pc) == (first.frame, first.pc));
-        let guarded =
-            self.guarded(&launch.program(program).insts[first.pc as usize], first.frame, self.live)?;
-        // Lanes that wait where paths meet have gone around the barrier.
-        let missing = self.live & !(guarded & self.paths.iter().fold(0, |lanes, p| lanes | p.mask));
-        if cta.launch.config.checks.convergence && (barrier.aligned && !together || missing != 0) {
-            let mut fault = Fault::new(FindingKind::BarrierDivergence);
-            fault.lane = (missing != 0).then_some(missing.trailing_zeros() as usize);
-            return Err(fault);
-        }
-        let goes_on = cta.arrive(self, barrier, first.frame)?;
-        if goes_on {
-            self.release(|_| true);
-        }
-        Ok(goes_on)
-    }
-
     /// The lanes for which an instruction's guard holds.
     pub(super) fn guarded(&mut self, inst: &Inst, frame: usize, lanes: u32) -> Outcome<u32> {
         Ok(match inst.guard {
@@ -433,6 +407,7 @@ impl Warp {
             Op::TensorMapReplace(op) => self.tensor_map_replace(op, frame, active, cta),
             Op::TensorMapCopy { to, from, scope } => {
                 self.tensor_map_copy((to, from), frame, active, cta)?;
+                self.fence_proxy(&[Proxy::TensorMapReleased], active, cta);
                 self.fence(*scope, active, cta.group);
                 Ok(())
             }

@@ -394,6 +394,11 @@ impl Warp {
                     Ok(goes_on)
                 }
                 Wait::Ready => self.together(inst, frame, active, cta).map(|()| true),
+                // The others go on, and may come to another barrier.
+                Wait::Barrier if active != mask && !is_aligned(&inst.op) => {
+                    self.part(at, pc + 1, &[(pc, active), (pc + 1, mask & !active)], cta);
+                    Ok(false)
+                }
                 wait => {
                     self.paths[at].wait = wait;
                     if let Wait::Lanes(_) = wait {
@@ -436,4 +441,9 @@ impl Warp {
         let first = values[active.trailing_zeros() as usize % LANES];
         Ok(if complete { Wait::Ready } else { Wait::Lanes(first & live) })
     }
+}
+
+/// Whether an instruction is a barrier to which a warp's lanes come together.
+fn is_aligned(op: &Op) -> bool {
+    matches!(op, Op::Barrier(barrier) if barrier.aligned)
 }

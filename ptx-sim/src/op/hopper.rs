@@ -79,8 +79,11 @@ pub(crate) struct Bulk {
     pub(crate) bytes: Option<Slot>,
     pub(crate) coordinates: Vec<Slot>,
     /// Whether its user knows of no proxies, and could not place a fence for them: of `cuda::memcpy_async` (the CUDA C++
-    /// Programming Guide's programs have no fence around it) and of Triton, which leaves some out.
+    /// Programming Guide's programs have no fence around it).
     pub(crate) hides_proxies: bool,
+    /// Whether its compiler puts only a barrier of the CTA between the initialisation of an mbarrier and this copy: Triton does so where
+    /// clusters have one CTA.
+    pub(crate) needs_no_init_fence: bool,
 }
 
 /// `cp.async.mbarrier.arrive`.

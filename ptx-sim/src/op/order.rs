@@ -24,16 +24,17 @@ impl Scope {
 }
 
 /// The proxies that a fence brings generic writes to (PTX ISA §8.6): the async proxy of shared and of global memory, which have
-/// fences of their own, and that of tensor maps.
+/// fences of their own, and that of tensor maps, to which the writer releases what the reader then acquires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proxy {
     AsyncShared,
     AsyncGlobal,
+    TensorMapReleased,
     TensorMap,
 }
 
 impl Proxy {
-    pub(crate) const COUNT: usize = 3;
+    pub(crate) const COUNT: usize = 4;
 }
 
 /// How an access orders memory (PTX ISA §8.4). Weak ones race; strong ones do not race with each other within their scopes.

@@ -180,7 +180,7 @@ impl<'a> Parser<'_, 'a> {
             let line = self.line();
             match self.word("`.param`")? {
                 ".param" => list.push(self.variable(Space::Param, false)?),
-                ".reg" => list.push(self.register_parameter(line)?),
+                ".reg" => list.push(self.register_parameter()?),
                 other => return Err(unsupported(line, other)),
             }
             if !self.take(b',') && !self.peek(b')') {
@@ -191,14 +191,14 @@ impl<'a> Parser<'_, 'a> {
     }
 
     /// A parameter of a function that is a register (PTX ISA §7.1).
-    fn register_parameter(&mut self, line: u32) -> Result<Variable<'a>, LoadError> {
+    fn register_parameter(&mut self) -> Result<Variable<'a>, LoadError> {
         let (width, lanes) = self.register_type()?;
-        let RegWidth::Bits(bits @ (8 | 16 | 32 | 64)) = width else {
-            return Err(unsupported(line, ".reg parameter of this type"));
+        let element = match width {
+            RegWidth::Pred => 1,
+            RegWidth::Bits(bits) => u32::from(bits) / 8,
         };
         let name = self.word("a name")?;
-        let mut variable =
-            self.variable_named(name, Space::Param, false, (None, u32::from(bits) / 8, lanes))?;
+        let mut variable = self.variable_named(name, Space::Param, false, (None, element, lanes))?;
         variable.register = Some(width);
         Ok(variable)
     }

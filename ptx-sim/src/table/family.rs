@@ -67,6 +67,7 @@ pub(crate) enum Family {
     SetpBool,
     Carry,
     MovVector,
+    MovVectors,
     MbarrierInit,
     MbarrierInvalidate,
     MbarrierArrive,
@@ -452,6 +453,12 @@ const ROWS: &[FamilyRow] = &[
         "mov {b16 b32 b64 b128 u32 s32 f32 u64 s64 f64}",
         "9.7.9.4",
         "packs a vector of registers into one, or unpacks one, lowest element first",
+    ),
+    row(
+        Family::MovVectors,
+        "mov {v2 v4} {b8 u8 s8 b16 u16 s16 f16 b32 u32 s32 f32 b64 u64 s64 f64}",
+        "9.7.9.3",
+        "every element of d = that of a, which may be a special register",
     ),
     row(
         Family::Carry,

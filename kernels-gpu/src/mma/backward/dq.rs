@@ -5,7 +5,9 @@ use super::stream::{Pair, Stream};
 use crate::backward::dq_tile::{destination, key_blocks, row_statistics, rows_of_keys, spread_keys, visible};
 use crate::backward::nonfinite::keep_out;
 use crate::backward::params::BackwardParams;
-use crate::backward::recompute::{ByRow, hide, hide_by_score, recompute, recompute_kept};
+use crate::backward::recompute::{
+    ByRow, hide, hide_by_score, probabilities, recompute, recompute_kept, score_gradients,
+};
 use crate::backward::work::{query_rows, query_work};
 use crate::config::{BackwardConfig, check_backward};
 use crate::dropped::{dropout, factor};
@@ -97,25 +99,29 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
             let step = steps - 1 - done;
             let partial = blocks.is_partial(step);
             let mut p = stationary.scores(&stage);
-            if C::SCORES_WAIT {
-                sync_warp();
-            }
-            let mut ds = stationary.probability_gradients(&stage);
             let lane_key = || blocks.block(step) * C::Streamed::ROWS + position.lane % 4 * 2;
             if C::Score::OF_KEYS | C::Score::DROPS {
                 statistics.lane_key = lane_key();
             }
-            if C::SCORES_WAIT {
-                // Made anew, as registers kept across the loop spill, and no load of the score is moved before it.
-                statistics.rows = rows(opaque(first_row));
-                sync_warp();
-            }
             let score = C::Score::new(forward);
-            if C::Score::DROPS {
-                let dropped = (dropout(forward), factor(forward));
-                recompute_kept::<C::Warp, C::Score>(&mut p, &mut ds, &statistics, score, dropped);
+            let mut ds;
+            if C::SCORES_WAIT {
+                // P before dP, whose registers it takes no part of, and no load of the score is moved away from it. Rows are made anew, as
+                // registers kept across the loop spill.
+                sync_warp();
+                statistics.rows = rows(opaque(first_row));
+                probabilities::<C::Warp, C::Score>(&mut p, &statistics, score);
+                sync_warp();
+                ds = stationary.probability_gradients(&stage);
+                score_gradients::<C::Warp, C::Score>(&p, &mut ds, &statistics);
             } else {
-                recompute::<C::Warp, C::Score>(&mut p, &mut ds, &statistics, score);
+                ds = stationary.probability_gradients(&stage);
+                if C::Score::DROPS {
+                    let dropped = (dropout(forward), factor(forward));
+                    recompute_kept::<C::Warp, C::Score>(&mut p, &mut ds, &statistics, score, dropped);
+                } else {
+                    recompute::<C::Warp, C::Score>(&mut p, &mut ds, &statistics, score);
+                }
             }
             if partial {
                 statistics.lane_key = lane_key();

@@ -280,7 +280,7 @@ unsafe fn step<C: WgmmaBackwardConfig, const PARTIAL: bool>(
             pack::<C::Element, C::Warp>(&p, &mut p_operand);
             issue_gradient::<C>(d_v, &p_operand, ring.buffer, 1);
             C::Warp::wait_scores::<1>(&mut ds);
-            score_gradients::<C::Warp>(&p, &mut ds, &statistics);
+            score_gradients::<C::Warp, Plain>(&p, &mut ds, &statistics);
         }
         pack::<C::Element, C::Warp>(&ds, &mut ds_operand);
         if C::WRITES_DS {

@@ -192,7 +192,7 @@ unsafe fn step<C: WgmmaBackwardConfig, const PARTIAL: bool>(
             C::Warp::wait_scores::<1>(&mut p);
             probabilities::<C::Warp, Plain>(&mut p, &statistics, Plain::new(forward));
             C::Warp::wait_scores::<0>(&mut ds);
-            score_gradients::<C::Warp>(&p, &mut ds, &statistics);
+            score_gradients::<C::Warp, Plain>(&p, &mut ds, &statistics);
         }
         pack::<C::Element, C::Warp>(&ds, &mut operand);
         issue_gradient::<C>(d_q, &operand, ring.buffer, 0);
