@@ -13,7 +13,7 @@ use crate::config::{BackwardConfig, check_backward};
 use crate::dropped::{dropout, factor};
 use crate::ptx::memory::dynamic_smem;
 use crate::ptx::warp::{sync_threads_or, sync_warp};
-use crate::ptx::{block_idx_x_again, opaque, thread_idx_x_again};
+use crate::ptx::{block_idx_x_again, thread_idx_x_again};
 use crate::scheduler::Work;
 use crate::score::Score;
 use crate::shape::Shape;
@@ -72,13 +72,10 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
         sync_threads();
         let stationary = Stationary::<C>::new(smem, position);
         let first_row = work.first_row + position.warp_row + position.lane / 4;
-        let rows = |first_row: u32| {
-            [0, 1].map(|half| {
-                C::Score::row(forward, || query_at(forward, work, (work.head_q, first_row + half * 8)))
-            })
-        };
         let mut statistics = ByRow {
-            rows: rows(first_row),
+            rows: [0, 1].map(|half| {
+                C::Score::row(forward, || query_at(forward, work, (work.head_q, first_row + half * 8)))
+            }),
             of: [0, 1].map(|half| {
                 let row = first_row + half * 8;
                 let at = |chunk| C::Stationary::SWIZZLE.offset(row - work.first_row, chunk);
@@ -106,10 +103,8 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
             let score = C::Score::new(forward);
             let mut ds;
             if C::SCORES_WAIT {
-                // P before dP, whose registers it takes no part of, and no load of the score is moved away from it. Rows are made anew, as
-                // registers kept across the loop spill.
+                // P before dP, so that the score's loads have dP's registers; barriers of the warp keep them there.
                 sync_warp();
-                statistics.rows = rows(opaque(first_row));
                 probabilities::<C::Warp, C::Score>(&mut p, &statistics, score);
                 sync_warp();
                 ds = stationary.probability_gradients(&stage);
