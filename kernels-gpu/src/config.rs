@@ -101,7 +101,7 @@ pub trait BackwardConfig {
     /// Whether what the gradients' products load waits for the element step, which of other scores than the plain one takes the registers
     /// that early loads would.
     const LOADS_WAIT: bool = !Self::ROW.score.is_plain();
-    /// Whether what a score loads waits for S and dP, where one gradient takes half of all registers.
+    /// Whether what a score loads waits for S, and where keys are rows for dP as well, where one gradient takes half of all registers.
     const SCORES_WAIT: bool = Self::Score::OF_KEYS && Self::ROW.head_dim > 128;
     /// Whether a CTA computes dK of a block of keys and another one dV.
     const APART: bool = Self::ROW.gradients_apart();
