@@ -316,7 +316,7 @@ mod tests {
         }
     }
 
-    /// A row of which all scores are −∞ is a matter of taste: whoever computes it otherwise makes no mistake.
+    /// The softmax of a row whose scores are all −∞ is 0 / 0: kernels that write 0 there and kernels that write NaN are right both.
     #[test]
     fn no_infinity_leaves_a_row_without_a_score() {
         let sizes = Sizes { batch: 1, heads_q: 1, heads_kv: 1, seqlen_q: 100, seqlen_k: 100, head_dim: 32 };

@@ -152,19 +152,19 @@ impl Backward {
     ) -> R {
         let call = &self.call;
         let (width, width_v, scale) = (call.sizes.head_dim, call.head_dim_v, R::of(call.scale()));
-        let (mut at, mut d_q) = (QueryRow::new(call), vec![R::ZERO; width]);
         // SAFETY: the caller's promise.
-        let (_, sink) = unsafe { sequence.of_head::<R>(call, head) };
+        let mut at = unsafe { QueryRow::<R>::of_head(call, sequence, head) };
+        let (mut d_q, sink) = (vec![R::ZERO; width], at.sink);
         let mut of_sink = R::ZERO;
         for row in 0..sequence.seqlen_q {
             d_q.fill(R::ZERO);
             // SAFETY: the caller's promise.
             unsafe {
-                at.read(self, sequence, head, row);
+                at.read(self, sequence, row);
                 if let (Some(sink), true) = (sink, at.lse != R::NEG_INFINITY) {
                     of_sink += -((sink - at.lse).exp() * at.delta);
                 }
-                at.pairs(call, sequence, (head, row), (k, v), |key, Pair { p, d_s, derivative }| {
+                at.pairs(call, sequence, (k, v), |key, Pair { p, d_s, derivative }| {
                     let d_s = d_s * derivative * scale;
                     add_scaled(&mut d_q, d_s, row_of(k, key, width));
                     add_scaled(&mut sums.d_k[key * width..][..width], d_s, &at.query);
@@ -193,19 +193,18 @@ impl Backward {
         };
         for_each(&blocks, seqlen_q * seqlen_k * head_dim * 2, |&(batch, of_head)| {
             let mut sums = vec![R::ZERO; all(own_row, seqlen_q).len() * seqlen_k];
-            let mut at = QueryRow::new(call);
             for sequence in sequences.iter().filter(|sequence| !own_batch || sequence.batch == batch) {
                 for head in if own_head { of_head..of_head + 1 } else { 0..heads_q } {
                     let k = keys_of(&call.k, head_dim, sequence, head);
                     let v = keys_of(&call.v, call.head_dim_v, sequence, head);
+                    // SAFETY: the caller's promise.
+                    let mut at = unsafe { QueryRow::<R>::of_head(call, sequence, head) };
                     for row in 0..sequence.seqlen_q {
                         let into = &mut sums[if own_row { row * seqlen_k } else { 0 }..][..seqlen_k];
                         // SAFETY: the caller's promise.
                         unsafe {
-                            at.read(self, sequence, head, row);
-                            at.pairs(call, sequence, (head, row), (&k, &v), |key, pair| {
-                                into[key] += pair.d_s
-                            });
+                            at.read(self, sequence, row);
+                            at.pairs(call, sequence, (&k, &v), |key, pair| into[key] += pair.d_s);
                         }
                     }
                 }
@@ -220,8 +219,13 @@ impl Backward {
     }
 }
 
-/// A query row and what its gradients are made of.
+/// A query row of a head, and what its gradients are made of.
 struct QueryRow<R> {
+    head: usize,
+    /// The head's slope of ALiBi and its sink.
+    slope: Option<R>,
+    sink: Option<R>,
+    row: usize,
     query: Vec<R>,
     o: Vec<R>,
     d_o: Vec<R>,
@@ -241,16 +245,23 @@ struct Pair<R> {
 }
 
 impl<R: Real> QueryRow<R> {
-    fn new(call: &Call) -> QueryRow<R> {
+    /// No row yet of a head.
+    ///
+    /// # Safety
+    /// As [`Backward::piece`].
+    unsafe fn of_head(call: &Call, sequence: &Sequence, head: usize) -> QueryRow<R> {
         let zeros = |width| vec![R::ZERO; width];
         let [query, o, d_o] = [call.sizes.head_dim, call.head_dim_v, call.head_dim_v].map(zeros);
-        QueryRow { query, o, d_o, lse: R::ZERO, delta: R::ZERO }
+        // SAFETY: the caller's promise.
+        let (slope, sink) = unsafe { sequence.of_head::<R>(call, head) };
+        QueryRow { head, slope, sink, row: 0, query, o, d_o, lse: R::ZERO, delta: R::ZERO }
     }
 
     /// # Safety
     /// As [`Backward::piece`].
-    unsafe fn read(&mut self, backward: &Backward, sequence: &Sequence, head: usize, row: usize) {
-        let call = &backward.call;
+    unsafe fn read(&mut self, backward: &Backward, sequence: &Sequence, row: usize) {
+        let (call, head) = (&backward.call, self.head);
+        self.row = row;
         // SAFETY: the caller's promise.
         unsafe {
             let at = |tensor| sequence.query_row(call, tensor, head, row);
@@ -272,22 +283,21 @@ impl<R: Real> QueryRow<R> {
         &self,
         call: &Call,
         sequence: &Sequence,
-        (head, row): (usize, usize),
         (k, v): (&[R], &[R]),
         mut pair: impl FnMut(usize, Pair<R>),
     ) {
         if self.lse == R::NEG_INFINITY {
             return;
         }
+        let (head, row) = (self.head, self.row);
         // SAFETY: the caller's promise.
-        let (visible, (slope, _)) =
-            unsafe { (sequence.visible(call, row), sequence.of_head::<R>(call, head)) };
+        let visible = unsafe { sequence.visible(call, row) };
         // SAFETY: the caller's promise.
         for key in visible.keys.clone().filter(|&key| unsafe { !visible.hides(key) }) {
             let (key_row, value_row) = (row_of(k, key, call.sizes.head_dim), row_of(v, key, call.head_dim_v));
             let distance = sequence.own(row).abs_diff(key as i64);
             let product = dot(&self.query, key_row) * R::of(call.scale());
-            let (score, derivative) = changed(product, call.softcap, slope, distance);
+            let (score, derivative) = changed(product, call.softcap, self.slope, distance);
             // SAFETY: the caller's promise.
             let p = (score + unsafe { sequence.bias(call, head, row, key) } - self.lse).exp();
             let kept = factor(call, sequence, head, (row, key));

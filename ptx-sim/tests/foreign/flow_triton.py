@@ -1,14 +1,14 @@
 """Triton programs with control flow, scans, sorts, packed types and atomics of many kinds: python flow_triton.py makes flow_triton.ptx.
 
 Like sync_triton.py: `a[i] = i * 7 % 1000`, 4096 of them, 4096 unwritten numbers, 64 zeros. Right kernels stop at a wrong result.
+`triton_modules.py` compiles each kernel into a module of its own. Right ones go without source lines,
+which the findings of the others name.
 """
-
-import re
 
 import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+
+import triton_modules
 
 
 @triton.jit
@@ -203,17 +203,4 @@ def bad_sum_of_programs(a, out, flag):
 
 
 if __name__ == "__main__":
-    signature = {"a": "*i32", "out": "*i32", "flag": "*i32"}
-    texts = []
-    for name, kernel in list(globals().items()):
-        if name.startswith(("ok_", "bad_")):
-            source = ASTSource(kernel, signature, attrs={(at,): [["tt.divisibility", 16]] for at in (0, 1)})
-            text = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
-            text = text.split("\t.section")[0]
-            text = re.sub(r'(\.file\s+\d+ ")[^"]*/', r"\1", text)
-            lines = [line.split(" //")[0].strip() for line in text.splitlines()]
-            if name.startswith("ok_"):
-                lines = [line for line in lines if not line.startswith(".loc\t")]
-            texts.append("\n".join(line for line in lines if line and not line.startswith("//")))
-    with open("flow_triton.ptx", "w") as file:
-        file.write("\n// next module\n".join(texts) + "\n")
+    triton_modules.write("flow_triton.ptx", globals(), lambda name: name.startswith("bad_"))

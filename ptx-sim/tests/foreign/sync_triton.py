@@ -2,14 +2,14 @@
 
 The numbers are those of sync.cu: `a[i] = i * 7 % 1000`, 4096 of them, 4096 unwritten numbers, 64 zeros. A kernel `ok_…` is
 right under every order; a kernel `bad_…` ends with the finding that a comment `# BUG kind` names, at that line.
+`triton_modules.py` compiles each kernel into a module of its own. All keep their source lines,
+which findings name.
 """
-
-import re
 
 import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+
+import triton_modules
 
 
 @triton.jit
@@ -170,15 +170,4 @@ def bad_tensor_read_back(a, out, flag):
 
 
 if __name__ == "__main__":
-    signature = {"a": "*i32", "out": "*i32", "flag": "*i32"}
-    texts = []
-    for name, kernel in list(globals().items()):
-        if name.startswith(("ok_", "bad_")):
-            source = ASTSource(kernel, signature, attrs={(at,): [["tt.divisibility", 16]] for at in (0, 1)})
-            text = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
-            text = text.split("\t.section")[0]
-            text = re.sub(r'(\.file\s+\d+ ")[^"]*/', r"\1", text)
-            lines = [line.split(" //")[0].strip() for line in text.splitlines()]
-            texts.append("\n".join(line for line in lines if line and not line.startswith("//")))
-    with open("sync_triton.ptx", "w") as file:
-        file.write("\n// next module\n".join(texts) + "\n")
+    triton_modules.write("sync_triton.ptx", globals())

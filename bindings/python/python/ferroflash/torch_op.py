@@ -230,9 +230,10 @@ def _fake_dropout_backward(*arguments):
 
 def _fake_backward(d_o, d_lse, q, k, v, o, lse, alibi_slopes, sinks, *arguments):
     made = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
-    *_, of_sinks, of_bias = arguments
+    *arguments, of_sinks, of_bias = arguments
+    bias = _call(q, k, v, alibi_slopes, sinks, *arguments, True, True).attn_bias
     d_sinks = q.new_empty(sinks.shape if of_sinks else 0, dtype=torch.float32)
-    return *made, d_sinks, q.new_empty(arguments[8].shape if of_bias else 0)
+    return *made, d_sinks, q.new_empty(bias.shape if of_bias else 0)
 
 
 def _second_gradient(ctx, *gradients):
