@@ -38,7 +38,11 @@ macro_rules! for_each_backward_kernel {
             bwd_dq_bf16_d128_m64n32_w4s2_alibi    => { Dq,  Bf16, 128,  64,  32,  4, 2, Alibi };
             bwd_dkv_f16_d128_m32n64_w4s2_alibi    => { Dkv, F16,  128,  32,  64,  4, 2, Alibi };
             bwd_dkv_bf16_d128_m32n64_w4s2_alibi   => { Dkv, Bf16, 128,  32,  64,  4, 2, Alibi };
-            // Biases, in one tile for every width up to 128, and above.
+            // Biases.
+            bwd_dq_f16_d64_m64n64_w4s2_bias       => { Dq,  F16,   64,  64,  64,  4, 2, Bias };
+            bwd_dq_bf16_d64_m64n64_w4s2_bias      => { Dq,  Bf16,  64,  64,  64,  4, 2, Bias };
+            bwd_dkv_f16_d64_m64n64_w4s2_bias      => { Dkv, F16,   64,  64,  64,  4, 2, Bias };
+            bwd_dkv_bf16_d64_m64n64_w4s2_bias     => { Dkv, Bf16,  64,  64,  64,  4, 2, Bias };
             bwd_dq_f16_d128_m64n32_w4s2_bias      => { Dq,  F16,  128,  64,  32,  4, 2, Bias };
             bwd_dq_bf16_d128_m64n32_w4s2_bias     => { Dq,  Bf16, 128,  64,  32,  4, 2, Bias };
             bwd_dkv_f16_d128_m32n64_w4s2_bias     => { Dkv, F16,  128,  32,  64,  4, 2, Bias };
@@ -47,7 +51,7 @@ macro_rules! for_each_backward_kernel {
             bwd_dq_bf16_d256_m64n16_w4s2_bias     => { Dq,  Bf16, 256,  64,  16,  4, 2, Bias };
             bwd_dkv_f16_d256_m16n64_w4s2_bias     => { Dkv, F16,  256,  16,  64,  4, 2, Bias };
             bwd_dkv_bf16_d256_m16n64_w4s2_bias    => { Dkv, Bf16, 256,  16,  64,  4, 2, Bias };
-            // Trees, likewise.
+            // Trees, in one tile for every width up to 128, and above.
             bwd_dq_f16_d128_m64n32_w4s2_tree      => { Dq,  F16,  128,  64,  32,  4, 2, Tree };
             bwd_dq_bf16_d128_m64n32_w4s2_tree     => { Dq,  Bf16, 128,  64,  32,  4, 2, Tree };
             bwd_dkv_f16_d128_m16n64_w4s2_tree     => { Dkv, F16,  128,  16,  64,  4, 2, Tree };
@@ -56,7 +60,11 @@ macro_rules! for_each_backward_kernel {
             bwd_dq_bf16_d256_m64n16_w4s2_tree     => { Dq,  Bf16, 256,  64,  16,  4, 2, Tree };
             bwd_dkv_f16_d256_m16n64_w4s2_tree     => { Dkv, F16,  256,  16,  64,  4, 2, Tree };
             bwd_dkv_bf16_d256_m16n64_w4s2_tree    => { Dkv, Bf16, 256,  16,  64,  4, 2, Tree };
-            // Dropout, in one tile for every width up to 128, and above.
+            // Dropout.
+            bwd_dq_f16_d64_m64n64_w4s2_dropout    => { Dq,  F16,   64,  64,  64,  4, 2, Dropout };
+            bwd_dq_bf16_d64_m64n64_w4s2_dropout   => { Dq,  Bf16,  64,  64,  64,  4, 2, Dropout };
+            bwd_dkv_f16_d64_m64n64_w4s2_dropout   => { Dkv, F16,   64,  64,  64,  4, 2, Dropout };
+            bwd_dkv_bf16_d64_m64n64_w4s2_dropout  => { Dkv, Bf16,  64,  64,  64,  4, 2, Dropout };
             bwd_dq_f16_d128_m64n32_w4s2_dropout   => { Dq,  F16,  128,  64,  32,  4, 2, Dropout };
             bwd_dq_bf16_d128_m64n32_w4s2_dropout  => { Dq,  Bf16, 128,  64,  32,  4, 2, Dropout };
             bwd_dkv_f16_d128_m16n64_w4s2_dropout  => { Dkv, F16,  128,  16,  64,  4, 2, Dropout };

@@ -29,7 +29,8 @@ pub struct GradientsOf<T> {
     /// The gradient of the bias, which lies as the bias does; empty where there is none.
     pub bias: Vec<T>,
     /// By how much an element of each may be off whatever a plain implementation happens to come to: twice what rounding O and dS puts it
-    /// off, each element by itself, and what float32 sums of dO·V and δ do, whose difference dS is. Few rows may round well by chance, and
+    /// off, each element by itself, and what float32 sums of dO·V and δ do, whose difference dS is; of sinks also the weights that float32 has
+    /// no normal numbers for. Few rows may round well by chance, and
     /// dS may be 0 where its terms are not. 0 for dV, which has no part of it. The last ones are the sinks' and the bias'.
     pub rounding: [f64; 5],
 }
@@ -275,7 +276,9 @@ impl Part {
                 let p = arithmetic.held(of_sink / sum);
                 part.sinks[member] = arithmetic.held(part.sinks[member] - arithmetic.held(p * delta));
                 let of_float = float * (sizes(&d_o, &o) + d_lse.abs());
-                let found = p * (of_float + 2.0 * unit * of_o);
+                // The device's exponentials are 0 where they are below float32's normal numbers.
+                let of_underflow = f64::from(f32::MIN_POSITIVE) * delta.abs();
+                let found = p * (of_float + 2.0 * unit * of_o) + of_underflow;
                 part.rounding[3] += if found.is_finite() { found } else { 0.0 };
             }
             let derivatives: Vec<f64> = products
@@ -620,6 +623,21 @@ mod tests {
         check_differences(packed, [vec![5, 3], vec![2, 6]]);
         let tree = problem((2, 1), (5, 6)).with_mask(Mask::CAUSAL.with_tree(4)).expect("valid");
         check_differences(tree, all(&tree));
+    }
+
+    #[test]
+    fn a_sink_whose_weights_are_below_float32s_normal_numbers_may_have_no_gradient() {
+        let problem = problem((1, 1), (3, 5)).with_sinks(true);
+        let workload = Workload::with_sequences(&problem, all(&problem), 5);
+        let workload = workload.with_operand((Operand::Sinks, OperandValues::F32(vec![-89.0])));
+        let backward = Backward::new(workload.problem()).expect("it has kernels");
+        let drawn = |length: usize| vec![narrow(Dtype::F16, 0.5); length];
+        let (qkv, d_o) =
+            ([problem.q_len(), problem.k_len(), problem.v_len()].map(drawn), drawn(problem.o_len()));
+        let right =
+            gradients(&backward, &GradientInputs::new(workload.tensors(&qkv), &[], &[], &d_o), &|_, _| ());
+        let [gradient] = right.sinks[..] else { panic!("one sink") };
+        assert!(gradient != 0.0 && gradient.abs() <= right.rounding[3], "{gradient}, {}", right.rounding[3]);
     }
 
     #[test]
