@@ -1,6 +1,7 @@
 //! What happens without each barrier, wait and fence: every one is deleted from every right kernel that nvcc compiled
 //! (`foreign/*.cu`), and the rest runs under four orders. None may give a wrong result in silence. Those that give a right one in
-//! silence are listed in `deletion.txt`, each with why nothing needs it.
+//! silence are listed in `deletion.txt`, each with why nothing needs it; for the kernels of the later audits ([`AUDITS`]) only that none is
+//! wrong in silence is asked.
 //!
 //! Barriers that give a value (`bar.red`) cannot be deleted. A wait for an mbarrier that is deleted tells its loop that the phase is
 //! complete.
@@ -21,6 +22,18 @@ const FILES: [&str; 8] = [
     include_str!("foreign/language.ptx"),
     include_str!("foreign/cutlass.ptx"),
     include_str!("foreign/orders.ptx"),
+];
+const AUDITS: [&str; 10] = [
+    include_str!("foreign/chains.ptx"),
+    include_str!("foreign/corners.ptx"),
+    include_str!("foreign/fields.ptx"),
+    include_str!("foreign/habits.ptx"),
+    include_str!("foreign/kernels.ptx"),
+    include_str!("foreign/pointers.ptx"),
+    include_str!("foreign/tasks.ptx"),
+    include_str!("foreign/turns.ptx"),
+    include_str!("foreign/unusual.ptx"),
+    include_str!("foreign/wmma.ptx"),
 ];
 const ORDERS: [Schedule; 4] =
     [Schedule::Deterministic, Schedule::Seeded(1), Schedule::Seeded(2), Schedule::Seeded(3)];
@@ -140,4 +153,13 @@ fn nothing_that_orders_can_go_without_a_finding_or_a_reason() {
         "silent without a reason: {unexplained:#?}, explained but found: {found:#?}"
     );
     assert!(kernels >= 30 && tally.found >= 200, "{kernels} kernels, {} found", tally.found);
+}
+
+#[test]
+fn nothing_that_orders_can_go_from_the_audits_kernels_and_be_wrong_in_silence() {
+    let mut tally = Tally::default();
+    let kernels: usize = AUDITS.iter().map(|ptx| study(ptx, &mut tally)).sum();
+    println!("{kernels} kernels: {} found, {} silent and right", tally.found, tally.silent.len());
+    assert!(tally.wrong.is_empty(), "silent and wrong: {:#?}", tally.wrong);
+    assert!(kernels >= 120 && tally.found >= 500, "{kernels} kernels, {} found", tally.found);
 }
