@@ -7,7 +7,7 @@ mod suite;
 use ptx_sim::{Checks, Finding, Module, Report, Schedule, Severity, SimError};
 
 /// Source and PTX of each file.
-const FILES: [(&str, &str); 24] = [
+const FILES: [(&str, &str); 25] = [
     (include_str!("foreign/sync.cu"), include_str!("foreign/sync.ptx")),
     (include_str!("foreign/more.cu"), include_str!("foreign/more.ptx")),
     (include_str!("foreign/classic.cu"), include_str!("foreign/classic.ptx")),
@@ -32,6 +32,7 @@ const FILES: [(&str, &str); 24] = [
     (include_str!("foreign/rounded.cu"), include_str!("foreign/rounded.ptx")),
     (include_str!("foreign/sync_triton.py"), include_str!("foreign/sync_triton.ptx")),
     (include_str!("foreign/flow_triton.py"), include_str!("foreign/flow_triton.ptx")),
+    (include_str!("foreign/numbers_triton.py"), include_str!("foreign/numbers_triton.ptx")),
 ];
 
 fn run(module: &Module, entry: &str, schedule: Schedule, checks: Checks) -> Result<Report, SimError> {

@@ -1,4 +1,4 @@
-"""The Triton kernels of a program of this folder as PTX: flow_triton.py and sync_triton.py have their modules written so."""
+"""The Triton kernels of a program of this folder as PTX: flow_triton.py, numbers_triton.py and sync_triton.py have their modules written so."""
 
 import re
 
