@@ -488,8 +488,8 @@ fn a_plan_takes_the_kernels_of_its_device_and_grid() {
     // Every kernel of the table is among those that are verified, the ones that are taken first.
     let plans = BackwardPlan::all_of_table(&backward, &DeviceModel::H200.info()).expect("planned");
     let entries: BTreeSet<String> = plans.iter().flat_map(BackwardPlan::entries).collect();
-    let of_width = BACKWARD_VARIANTS.iter().filter(|variant| variant.row.score.is_plain());
-    let of_width = of_width.filter(|variant| variant.entry.contains("_f16_d64_"));
+    let of_width =
+        BACKWARD_VARIANTS.iter().filter(|of| of.row.score.is_plain() && of.entry.contains("_f16_d64_"));
     // Widths above 128 are of mma.sync everywhere, and fit where a CTA has 99 KB.
     for model in [DeviceModel::H200, a100, l4] {
         for entry in of(model, sizes(1, (4, 4), (200, 200), 136)) {

@@ -7,12 +7,7 @@ import triton
 import triton.language as tl
 
 import triton_modules
-
-
-@triton.jit
-def stop_unless(right, out, i):
-    # Nobody may write there.
-    tl.store(out + (1 << 40) + i, 0, mask=right == 0)
+from triton_modules import stop_unless
 
 
 @triton.jit
@@ -62,21 +57,21 @@ def ok_scan_of_pairs(a, out, flag):
 
 @triton.jit
 def ok_products_of_types(a, out, flag):
-    m, n, k = tl.arange(0, 64), tl.arange(0, 32), tl.arange(0, 64)
-    x = tl.load(a + m[:, None] * 64 + k[None, :]) % 5 - 2
+    m, n, k = tl.arange(0, 64), tl.arange(0, 32), tl.arange(0, 32)
+    x = tl.load(a + m[:, None] * 32 + k[None, :]) % 5 - 2
     y = tl.load(a + k[:, None] * 32 + n[None, :]) % 3 - 1
     want = tl.dot(x.to(tl.float16), y.to(tl.float16))
     at = m[:, None] * 32 + n[None, :]
     stop_unless(tl.dot(x.to(tl.bfloat16), y.to(tl.bfloat16)) == want, out, at)
     stop_unless(tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision="tf32") == want, out, at)
     stop_unless(tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision="ieee") == want, out, at)
-    tl.store(out + tl.program_id(0) * 2048 % 2048 + at + 0 * tl.program_id(0), want.to(tl.int32), mask=tl.program_id(0) == 0)
+    tl.store(out + at, want.to(tl.int32), mask=tl.program_id(0) == 0)
 
 
 @triton.jit
 def ok_products_of_bytes(a, out, flag):
-    m, n, k = tl.arange(0, 64), tl.arange(0, 32), tl.arange(0, 64)
-    x = tl.load(a + m[:, None] * 64 + k[None, :]) % 5 - 2
+    m, n, k = tl.arange(0, 64), tl.arange(0, 32), tl.arange(0, 32)
+    x = tl.load(a + m[:, None] * 32 + k[None, :]) % 5 - 2
     y = tl.load(a + k[:, None] * 32 + n[None, :]) % 3 - 1
     at = m[:, None] * 32 + n[None, :]
     want = tl.dot(x.to(tl.float16), y.to(tl.float16))
@@ -90,23 +85,27 @@ def ok_products_of_bytes(a, out, flag):
 
 
 @triton.jit
+def small(x):
+    # The numbers' halves may be anything.
+    return tl.where(tl.abs(x) < 4, x, 1.0).to(tl.float16)
+
+
+@triton.jit
 def ok_pipelined_product(a, out, flag):
-    m, n, k = tl.arange(0, 64), tl.arange(0, 64), tl.arange(0, 32)
+    m, n, k = tl.arange(0, 64), tl.arange(0, 16), tl.arange(0, 32)
     half = a.to(tl.pointer_type(tl.float16))
-    total = tl.zeros((64, 64), tl.float32)
-    plain = tl.zeros((64, 64), tl.float32)
+    total = tl.zeros((64, 16), tl.float32)
     for at in tl.range(0, 96, 32, num_stages=3):
         x = tl.load(half + m[:, None] * 96 + (at + k)[None, :])
-        y = tl.load(half + (at + k)[:, None] * 64 + n[None, :])
-        x, y = tl.where(x == x, tl.where(tl.abs(x) < 4, x, 1.0), 0.0).to(tl.float16), tl.where(y == y, tl.where(tl.abs(y) < 4, y, 1.0), 0.0).to(tl.float16)
-        total = tl.dot(x, y, total)
+        y = tl.load(half + (at + k)[:, None] * 16 + n[None, :])
+        total = tl.dot(small(x), small(y), total)
+    want = tl.zeros((64, 16), tl.float32)
     for at in range(0, 96):
-        x = tl.load(half + m * 96 + at)
-        y = tl.load(half + at * 64 + n)
-        x, y = tl.where(x == x, tl.where(tl.abs(x) < 4, x, 1.0), 0.0), tl.where(y == y, tl.where(tl.abs(y) < 4, y, 1.0), 0.0)
-        plain += x.to(tl.float32)[:, None] * y.to(tl.float32)[None, :]
-    stop_unless(tl.abs(total - plain) <= 0.01, out, m[:, None] * 64 + n[None, :])
-    tl.store(out + m[:, None] * 64 + n[None, :], total.to(tl.int32), mask=tl.program_id(0) == 0)
+        x = small(tl.load(half + m * 96 + at)).to(tl.float32)
+        y = small(tl.load(half + at * 16 + n)).to(tl.float32)
+        want += x[:, None] * y[None, :]
+    stop_unless(tl.abs(total - want) <= 0.01, out, m[:, None] * 16 + n[None, :])
+    tl.store(out + m[:, None] * 16 + n[None, :], total.to(tl.int32), mask=tl.program_id(0) == 0)
 
 
 @triton.jit
@@ -150,8 +149,11 @@ def ok_inline_assembly(a, out, flag):
     back = tl.inline_asm_elementwise("brev.b32 $0, $1;", "=r,r", [x], dtype=tl.int32, is_pure=True, pack=1)
     again = tl.inline_asm_elementwise("brev.b32 $0, $1;", "=r,r", [back], dtype=tl.int32, is_pure=True, pack=1)
     stop_unless((bits <= 10) & (again == x), out, i)
-    bytes_ = tl.inline_asm_elementwise("prmt.b32 $0, $1, $1, 0x0123;", "=r,r", [(x % 200).to(tl.int8)], dtype=tl.int8, is_pure=True, pack=4)
-    tl.store(out + tl.program_id(0) * 256 + i, bits + 0 * bytes_.to(tl.int32))
+    small = (x % 100).to(tl.int8)
+    turned = tl.inline_asm_elementwise("prmt.b32 $0, $1, $1, 0x0123;", "=r,r", [small], dtype=tl.int8, is_pure=True, pack=4)
+    turned = tl.inline_asm_elementwise("prmt.b32 $0, $1, $1, 0x0123;", "=r,r", [turned], dtype=tl.int8, is_pure=True, pack=4)
+    stop_unless(turned == small, out, i)
+    tl.store(out + tl.program_id(0) * 256 + i, bits)
 
 
 @triton.jit
@@ -180,7 +182,7 @@ def ok_descriptors(a, out, flag):
 
 
 @triton.jit
-def ok_compare_and_swap_floats(a, out, flag):
+def ok_atomics_of_floats(a, out, flag):
     i = tl.arange(0, 128)
     cell = flag.to(tl.pointer_type(tl.float32))
     tl.atomic_max(cell + i % 8, (i + 1).to(tl.float32))

@@ -22,7 +22,7 @@ pub(crate) fn run(
     }
     let mut usual = LaunchConfig {
         limits: module.limits(),
-        dynamic_smem_bytes: if params.len() > 24 { 64 << 10 } else { 0 },
+        dynamic_smem_bytes: if params.len() > 24 { 16 << 10 } else { 0 },
         ..LaunchConfig::new([4, 1, 1], [128, 1, 1])
     };
     config(&mut usual);

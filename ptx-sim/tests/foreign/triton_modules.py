@@ -1,12 +1,20 @@
-"""The Triton kernels of a program of this folder as PTX: flow_triton.py, numbers_triton.py and sync_triton.py have their modules written so."""
+"""What flow_triton.py, numbers_triton.py and sync_triton.py share: how a kernel stops, and how all of a program become PTX."""
 
 import re
 
+import triton
+import triton.language as tl
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 SIGNATURE = {"a": "*i32", "out": "*i32", "flag": "*i32"}
+
+
+@triton.jit
+def stop_unless(right, out, i):
+    # Nobody may write there.
+    tl.store(out + (1 << 40) + i, 0, mask=right == 0)
 
 
 def write(file, program, has_lines=lambda name: True):

@@ -30,8 +30,8 @@ pub struct GradientsOf<T> {
     pub bias: Vec<T>,
     /// By how much an element of each may be off whatever a plain implementation happens to come to: twice what rounding O and dS puts it
     /// off, each element by itself, and what float32 sums of dO·V and δ do, whose difference dS is; of sinks also the weights that float32 has
-    /// no normal numbers for. Few rows may round well by chance, and
-    /// dS may be 0 where its terms are not. 0 for dV, which has no part of it. The last ones are the sinks' and the bias'.
+    /// no normal numbers for. Few rows may round well by chance, and dS may be 0 where its terms are not. 0 for dV, which has no part of it. The
+    /// last ones are the sinks' and the bias'.
     pub rounding: [f64; 5],
 }
 
