@@ -53,6 +53,8 @@ pub struct MeasureOptions {
     /// For kernels that nobody trusts: a seed that gives the inputs, and random rows of every head that are judged, instead of a few of
     /// inputs that are always the same.
     pub secret: Option<u64>,
+    /// Whether a backward pass writes the gradient of its problem's bias too, which is a launch more.
+    pub bias_gradient: bool,
 }
 
 impl Default for MeasureOptions {
@@ -64,6 +66,7 @@ impl Default for MeasureOptions {
             replay_us: 300.0,
             warm_up: Duration::from_millis(200),
             secret: None,
+            bias_gradient: false,
         }
     }
 }

@@ -261,6 +261,11 @@ impl Progress<'_> {
     /// As [`Self::repeat`], of a kernel that computes nothing but ragged batches.
     fn repeat_ragged(&mut self, repeats: usize, seed: u64, runner: &dyn RunKernel) -> Result<(), Error> {
         let (kernel, row) = (self.kernel, &self.kernel.row);
+        let mut seed = seed;
+        // Not every kernel has all that is drawn.
+        while !ragged::fits(&RaggedCase::sketch(row.dtype, row.head_dim, row.score, seed)?, row) {
+            seed = seed.wrapping_add(1);
+        }
         let case = RaggedCase::draw(row.dtype, row.head_dim, row.score, seed)?;
         let (problem, options) = (&case.problem, &case.options);
         let run = || runner.run(&KernelRun { kernel, problem, options, tensors: case.tensors() });

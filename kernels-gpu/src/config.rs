@@ -103,8 +103,18 @@ pub trait BackwardConfig {
     const LOADS_WAIT: bool = !Self::ROW.score.is_plain();
     /// Whether what a score loads waits for S, and where keys are rows for dP as well, where one gradient takes half of all registers.
     const SCORES_WAIT: bool = Self::Score::OF_KEYS && Self::ROW.head_dim > 128;
-    /// Whether a CTA computes dK of a block of keys and another one dV.
+    /// With wgmma, whether a score's share of P is of a few queries at a time.
+    const SCORES_PACED: bool = Self::Score::OF_KEYS && Self::ROW.head_dim > 64;
+    /// Bytes of what a query in shared memory says beside its rows, where keys are stationary.
+    const QUERY_BYTES: u32 = Self::ROW.query_bytes();
+    /// Those of what the score keeps of it.
+    const SCORE_ROW_BYTES: u32 = Self::ROW.score_row_bytes();
+    /// Whether a CTA, or with wgmma a warpgroup, computes dK of a block of keys and another one dV.
     const APART: bool = Self::ROW.gradients_apart();
+    /// With dQ = dS·K, gradients of 64 queries of a warpgroup.
+    const GRADIENTS: u32 = Self::ROW.warp_rows() / 16;
+    /// Keys that bulk copies bring at a time.
+    const KEYS_OF_BOX: u32 = Self::ROW.keys_of_box();
     /// Bytes of dS of a stage, where it is streamed; behind K's.
     const DS_BYTES: u32 = Self::ROW.ds_bytes();
     /// Whether dS goes to memory.

@@ -91,12 +91,46 @@ impl Dropout {
         word & 0xff <= self.most
     }
 
+    /// The same of all four bytes of a word: bit 7 of each.
+    #[inline(always)]
+    pub const fn keeps_bytes(&self, word: u32) -> u32 {
+        // A sum reaches bit 7 where the lower seven bits are more than those of `most`. With that and bit 7 itself, a byte is more than `most`
+        // by either one where `most` is below 128, and else by both: the majority of three.
+        let lower = (word & 0x7f7f_7f7f) + (0x7f - (self.most & 0x7f)) * 0x0101_0101;
+        let either = if self.most < 128 { !0 } else { 0 };
+        !((word & lower) | ((word | lower) & either)) & 0x8080_8080
+    }
+
+    /// The bits of a call for a fragment whose rows are queries: of a byte's tile of four, and then of the byte, as [`bit_of_row`] says of the
+    /// first of two calls.
+    #[inline(always)]
+    pub const fn bits(&self, [w0, w1, w2, w3]: [u32; 4]) -> u32 {
+        self.keeps_bytes(w0) >> 7
+            | self.keeps_bytes(w1) >> 6
+            | self.keeps_bytes(w2) >> 5
+            | self.keeps_bytes(w3) >> 4
+    }
+
     /// Whether the weight of a row and a key is kept.
     pub fn keeps(&self, row: WeightRow, key: u32) -> bool {
         let Place { lane, byte } = Place::of(row.query, key);
         let word = self.words(row, lane, key / KEYS)[byte as usize / 4];
         self.keeps_byte(word >> (byte % 4 * 8))
     }
+}
+
+/// Where queries are rows, the bit of element `i` of n8 tile `n`, among those of eight tiles: [`Dropout::bits`] of two calls, the second four
+/// places up.
+#[inline(always)]
+pub const fn bit_of_row(n: u32, i: u32) -> u32 {
+    i * 8 + n % 8
+}
+
+/// From the bits of the calls of rows g and g + 8, those of the weights of both.
+#[inline(always)]
+pub const fn bits_of_rows(rows: [WeightRow; 2], bits: [u32; 2]) -> u32 {
+    let ([low, high], [a, b]) = (rows, bits);
+    a >> (low.query / 8 % 2 * 16) & 0xffff | (b >> (high.query / 8 % 2 * 16)) << 16
 }
 
 /// The two words of four that have the bytes of the 16 keys among which `key` is, the first or the second ones of 32.
@@ -135,6 +169,28 @@ impl Transposed {
         let own = [own[0] >> shift, own[1] >> shift];
         let other = [other[0] >> shift, other[1] >> shift];
         if self.is_odd { [other, own] } else { [own, other] }
+    }
+
+    /// Bits of the 16 queries and 16 keys of pair `pair` of n8 tiles, of four, that this lane's call has, from its words of the keys: what
+    /// [`Transposed::bits_of_queries`] takes, together with those of the other pairs.
+    #[inline(always)]
+    pub const fn bits(dropout: &Dropout, [low, high]: [u32; 2], pair: u32) -> u32 {
+        (dropout.keeps_bytes(low) >> 7 | dropout.keeps_bytes(high) >> 6) << (2 * pair)
+    }
+
+    /// From this lane's bits of four pairs of n8 tiles and those of the lane whose g differs in its last bit, a bit for each weight of this
+    /// lane's fragment: [`Transposed::bit`] says which.
+    #[inline(always)]
+    pub const fn bits_of_queries(self, own: u32, other: u32) -> u32 {
+        let shift = self.is_odd as u32 * 8;
+        let (own, other) = (own >> shift & 0x00ff_00ff, other >> shift & 0x00ff_00ff);
+        if self.is_odd { other | own << 8 } else { own | other << 8 }
+    }
+
+    /// The bit of element `i` of n8 tile `n`, among those of its four pairs of tiles.
+    #[inline(always)]
+    pub const fn bit(n: u32, i: u32) -> u32 {
+        n % 2 * 16 + i % 2 * 8 + n / 2 % 4 * 2 + i / 2
     }
 }
 
@@ -189,6 +245,67 @@ mod tests {
                     let word = of[register as usize % 2][register as usize / 2];
                     assert_eq!(word, (place.lane << 8) | (place.byte / 4), "{query} {key}");
                     assert_eq!(place.byte % 4, tile * 2 + u32::from(call.is_odd), "{query} {key}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn four_bytes_at_a_time_are_kept_as_each_by_itself() {
+        for (most, byte) in (0..256).flat_map(|most| (0..256).map(move |byte| (most, byte))) {
+            let dropout = Dropout { most, ..DROPOUT };
+            let word = byte | (byte ^ 0x80) << 8 | (255 - byte) << 16 | (byte ^ 1) << 24;
+            let kept = (0..4).filter(|i| dropout.keeps_byte(word >> (8 * i))).map(|i| 0x80 << (8 * i)).sum();
+            assert_eq!(dropout.keeps_bytes(word), kept, "{most} {word:x}");
+        }
+    }
+
+    #[test]
+    fn where_queries_are_rows_each_weight_has_its_own_bit() {
+        // Rows 8 apart are of one call where the heads of a group are not packed, and else of two.
+        let packed = |row: u32| WeightRow { head: 4 + row % 3, query: 7 + row / 3 };
+        let of_head = |row: u32| WeightRow { head: 4, query: 32 + row };
+        for (at, first_key) in [(&packed as &dyn Fn(u32) -> WeightRow, 64), (&of_head, 32)] {
+            for lane in 0..32 {
+                let rows = [at(lane / 4), at(lane / 4 + 8)];
+                let bits = (0..2).fold(0, |bits, call| {
+                    let of = rows.map(|row| {
+                        DROPOUT.bits(DROPOUT.words(
+                            row,
+                            row.query % 8 * 4 + lane % 4,
+                            first_key / KEYS + call,
+                        ))
+                    });
+                    bits | bits_of_rows(rows, of) << (4 * call)
+                });
+                for (n, i) in (0..8).flat_map(|n| (0..4).map(move |i| (n, i))) {
+                    let kept = DROPOUT.keeps(rows[i as usize / 2], first_key + n * 8 + lane % 4 * 2 + i % 2);
+                    assert_eq!(bits >> bit_of_row(n, i) & 1 == 1, kept, "{lane} {n} {i}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn where_queries_are_columns_each_weight_has_its_own_bit() {
+        let (head, first_query) = (5, 32);
+        for (first_key, most) in [(64, 127), (80, 40), (16, 200)] {
+            let dropout = Dropout { most, ..DROPOUT };
+            let bits = |lane: u32| {
+                let call = Transposed::of(lane);
+                (0..4).fold(0, |bits, pair| {
+                    let row = WeightRow { head, query: first_query + pair * 16 + call.query };
+                    let words = dropout.words(row, call.lane, first_key / KEYS);
+                    bits | Transposed::bits(&dropout, of_keys(words, first_key), pair)
+                })
+            };
+            for lane in 0..32 {
+                let of = Transposed::of(lane).bits_of_queries(bits(lane), bits(lane ^ 4));
+                for (n, i) in (0..8).flat_map(|n| (0..4).map(move |i| (n, i))) {
+                    let at = accumulator_place(lane, i);
+                    let (key, query) = (first_key + at.row, first_query + n * 8 + at.column);
+                    let kept = dropout.keeps(WeightRow { head, query }, key);
+                    assert_eq!(of >> Transposed::bit(n, i) & 1 == 1, kept, "{lane} {n} {i}");
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Dropout in kernels: weights of a fragment that are dropped, and the score that stands for it in rows of the table.
 
-use crate::dropout::{Dropout, KEYS, WeightRow, of_keys};
+use crate::dropout::{Dropout, KEYS, WeightRow, bit_of_row, bits_of_rows, of_keys};
 use crate::element::TypeOf;
 use crate::math::softmax::scale_rows;
 use crate::params::ForwardParams;
@@ -69,6 +69,12 @@ pub fn factor(params: &ForwardParams) -> f32 {
     params.ragged.score.factor
 }
 
+/// The same of a score, which may drop none.
+#[inline(always)]
+pub fn factor_of<S: Score>(params: &ForwardParams) -> f32 {
+    if S::DROPS { factor(params) } else { 1.0 }
+}
+
 /// Sets weights that are dropped to 0, in a fragment whose columns start at `first_key`, a multiple of 16; `rows` is what the score keeps of
 /// the lane's rows.
 #[inline(always)]
@@ -101,6 +107,52 @@ pub fn drop_weights<W: WarpTile, S: Score>(
             let low = words(rows[0]);
             keep(0, low);
             keep(1, if share { low } else { words(rows[1]) });
+        }
+    }
+}
+
+/// A bit for each weight of a fragment whose rows are queries: a word for eight n8 tiles.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeptBits([u32; 2]);
+
+impl KeptBits {
+    /// Those of a block whose keys start at `first_key`, a multiple of [`KEYS`]; `rows` is what the score keeps of the lane's rows.
+    #[inline(always)]
+    pub fn new<W: WarpTile, S: Score>(
+        params: &ForwardParams,
+        rows: &W::Rows<S::Row>,
+        first_key: u32,
+        lane: u32,
+    ) -> KeptBits {
+        let calls = const {
+            let tiles = <W::S<[f32; 4]> as Tiles<[f32; 4]>>::N;
+            assert!(!S::DROPS || matches!(tiles, 4 | 8 | 12 | 16), "whole calls of the block's own");
+            tiles as u32 / 4
+        };
+        let mut dropout = dropout(params);
+        // Or the keys of all rounds are kept through the main loop, in registers that then spill.
+        let [low, high] = [dropout.seed as u32, (dropout.seed >> 32) as u32].map(opaque);
+        dropout.seed = u64::from(high) << 32 | u64::from(low);
+        let (dropout, rows) = (dropout, [0, 1].map(|half| S::weights(rows.row(0)[half])));
+        let share = params.group.value == 1;
+        let mut kept = KeptBits::default();
+        for call in 0..calls {
+            let words =
+                |row: WeightRow| dropout.words(row, row.query % 8 * 4 + lane % 4, first_key / KEYS + call);
+            let low = dropout.bits(words(rows[0]));
+            let high = if share { low } else { dropout.bits(words(rows[1])) };
+            kept.0[call as usize / 2] |= bits_of_rows(rows, [low, high]) << (4 * (call % 2));
+        }
+        kept
+    }
+
+    /// Sets weights that are dropped to 0.
+    #[inline(always)]
+    pub fn drop<W: WarpTile>(self, p: &mut W::S<[f32; 4]>) {
+        for (n, p) in p.row_mut(0).iter_mut().enumerate() {
+            for (i, p) in (0..).zip(p) {
+                *p = if self.0[n / 8] >> bit_of_row(n as u32, i) & 1 != 0 { *p } else { 0.0 };
+            }
         }
     }
 }

@@ -240,7 +240,7 @@ pub struct Row {
     pub head_dim: u32,
     /// Query rows of a CTA: 16, 32, 64 or 128; with [`Isa::Wgmma`] 64, 128 or 192, 64 for each consumer warpgroup.
     pub block_m: u32,
-    /// Keys of a main-loop step: 32, 64 or 128; with [`Isa::Wgmma`] a multiple of 16 from 64 to 256.
+    /// Keys of a main-loop step: 32, 64 or 128; with [`Isa::Wgmma`] a multiple of 16 from 64 to 256, and with dropout 64, 96 or 128.
     pub block_n: u32,
     /// Warps of a CTA: 4 or 8; with [`Isa::Wgmma`] one for 16 rows, or two that take keys in turns, and four that
     /// copy.
@@ -306,7 +306,9 @@ impl RowError {
                 "head_dim must be 32, 64, 96, 128, 256 or, with Ragged, 192 (isa Wgmma, values of 128) or 512 (isa Mma)"
             }
             RowError::BlockM => "block_m must be 16, 32, 64 or 128 (wgmma: 64, 128 or 192)",
-            RowError::BlockN => "block_n must be 32, 64 or 128 (wgmma: a multiple of 16 from 64 to 256)",
+            RowError::BlockN => {
+                "block_n must be 32, 64 or 128 (wgmma: a multiple of 16 from 64 to 256; with dropout 64, 96 or 128)"
+            }
             RowError::Warps => {
                 "warps must be 4 or 8 (wgmma: block_m / 16 + 4, or block_m / 8 + 4 with even stages and not persistent)"
             }

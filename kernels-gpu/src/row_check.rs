@@ -1,5 +1,6 @@
 //! Whether a kernel can be made of a row, and what its entry is called.
 
+use crate::dropout::KEYS;
 use crate::geometry;
 use crate::row::{Accumulation, Dtype, Isa, Row, RowError, SMEM_MAX_BYTES, Schedule, ScoreKind};
 
@@ -39,6 +40,10 @@ impl Row {
         }
         if !matches!(self.stages, 1..=4) {
             return Err(RowError::Stages);
+        }
+        let are_whole_calls = self.block_n.is_multiple_of(KEYS) && self.block_n <= 4 * KEYS;
+        if matches!((self.isa, self.score), (Isa::Wgmma, ScoreKind::Dropout)) && !are_whole_calls {
+            return Err(RowError::BlockN);
         }
         let needs_stages = is_ragged && matches!(self.isa, Isa::Wgmma);
         if needs_stages && self.stages < 2 || !is_ragged && !matches!(self.score, ScoreKind::Plain) {

@@ -90,6 +90,9 @@ pub trait Score: Copy {
         1.0
     }
 
+    /// Whether [`Score::derivative`] is not 1.
+    const BENDS: bool = false;
+
     /// Whether [`Score::score`] depends on more than the product.
     const OF_KEYS: bool = true;
 
@@ -250,6 +253,8 @@ impl Score for Softcap {
         // a cap of 30.
         fma(-2.0, rcp(ex2(qk * self.factor) + 1.0), 1.0)
     }
+
+    const BENDS: bool = true;
 
     #[inline(always)]
     fn derivative(self, tanh: f32) -> f32 {

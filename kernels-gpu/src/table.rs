@@ -108,8 +108,6 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d256_m32n32_w4s2c1_ragged_alibi       => { Bf16,  256,  32,  32, 4, 2, F32, 1, 16, Ragged, Alibi };
             fwd_f16_d64_m64n64_w4s2c1_ragged_bias          => { F16,    64,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
             fwd_bf16_d64_m64n64_w4s2c1_ragged_bias         => { Bf16,   64,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
-            fwd_f16_d96_m64n64_w4s2c1_ragged_bias          => { F16,    96,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
-            fwd_bf16_d96_m64n64_w4s2c1_ragged_bias         => { Bf16,   96,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
             fwd_f16_d128_m64n64_w4s2c1_ragged_bias         => { F16,   128,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
             fwd_bf16_d128_m64n64_w4s2c1_ragged_bias        => { Bf16,  128,  64,  64, 4, 2, F32, 1, 16, Ragged, Bias };
             fwd_f16_d256_m32n32_w4s2c1_ragged_bias         => { F16,   256,  32,  32, 4, 2, F32, 1, 16, Ragged, Bias };
@@ -214,10 +212,12 @@ macro_rules! for_each_wgmma_kernel {
             fwd_wgmma_bf16_d256_m128n64_w12s2c1_ragged_alibi => { Bf16,  256, 128,  64, 12, 2, F32, 1, 16, Ragged, Alibi };
             fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged_bias   => { F16,    64, 128, 128, 12, 2, F32, 1, 16, Ragged, Bias };
             fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged_bias  => { Bf16,   64, 128, 128, 12, 2, F32, 1, 16, Ragged, Bias };
-            fwd_wgmma_f16_d96_m128n112_w12s2c1_ragged_bias   => { F16,    96, 128, 112, 12, 2, F32, 1, 16, Ragged, Bias };
-            fwd_wgmma_bf16_d96_m128n112_w12s2c1_ragged_bias  => { Bf16,   96, 128, 112, 12, 2, F32, 1, 16, Ragged, Bias };
             fwd_wgmma_f16_d128_m128n112_w12s2c1_ragged_bias  => { F16,   128, 128, 112, 12, 2, F32, 1, 16, Ragged, Bias };
             fwd_wgmma_bf16_d128_m128n112_w12s2c1_ragged_bias => { Bf16,  128, 128, 112, 12, 2, F32, 1, 16, Ragged, Bias };
+            fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged_dropout  => { F16,  64, 128, 128, 12, 2, F32, 1, 16, Ragged, Dropout };
+            fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged_dropout => { Bf16, 64, 128, 128, 12, 2, F32, 1, 16, Ragged, Dropout };
+            fwd_wgmma_f16_d128_m128n128_w12s2c1_ragged_dropout => { F16, 128, 128, 128, 12, 2, F32, 1, 16, Ragged, Dropout };
+            fwd_wgmma_bf16_d128_m128n128_w12s2c1_ragged_dropout => { Bf16, 128, 128, 128, 12, 2, F32, 1, 16, Ragged, Dropout };
             fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged_tree   => { F16,  64, 128, 128, 12, 2, F32, 1, 16, Ragged, Tree };
             fwd_wgmma_bf16_d64_m128n128_w12s2c1_ragged_tree  => { Bf16,  64, 128, 128, 12, 2, F32, 1, 16, Ragged, Tree };
             fwd_wgmma_f16_d128_m128n128_w12s2c1_ragged_tree  => { F16,   128, 128, 128, 12, 2, F32, 1, 16, Ragged, Tree };

@@ -8,7 +8,7 @@ use ferroflash::backward::BackwardTensors;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::graph::{Graph, Timeline};
 use ferroflash::device::{Buffer, Device, StreamHandle};
-use ferroflash::problem::{Problem, TensorRole};
+use ferroflash::problem::{Operand, Problem, TensorRole};
 use ferroflash::rounding::widen;
 use ferroflash::{Backward, BackwardPlan, Error};
 use std::time::Instant;
@@ -69,6 +69,8 @@ struct Sets {
     gradients: [(Buffer<CudaDevice>, u64); 4],
     /// The gradient of the sinks, where there are any: the same in all sets.
     d_sinks: Option<Buffer<CudaDevice>>,
+    /// That of the bias, where it is measured: the same in all sets.
+    d_bias: Option<Buffer<CudaDevice>>,
 }
 
 impl Sets {
@@ -78,8 +80,10 @@ impl Sets {
             let (buffer, step) = &self.gradients[at];
             buffer.address() + set * step
         });
-        let d_sinks = self.d_sinks.as_ref().map(Buffer::address);
-        BackwardTensors::new(self.forward.set(i), d_o, [d_q, d_k, d_v]).with_d_sinks(d_sinks)
+        let [d_sinks, d_bias] = [&self.d_sinks, &self.d_bias].map(|of| of.as_ref().map(Buffer::address));
+        BackwardTensors::new(self.forward.set(i), d_o, [d_q, d_k, d_v])
+            .with_d_sinks(d_sinks)
+            .with_d_bias(d_bias)
     }
 }
 
@@ -105,7 +109,10 @@ impl Bench {
         let gradients = [more(o)?, more(q)?, more(k)?, more(v)?];
         let sink_bytes = plan.sink_ctas().map(|heads| u64::from(heads) * size_of::<f32>() as u64);
         let d_sinks = sink_bytes.map(|bytes| Buffer::new(&self.device, bytes)).transpose()?;
-        let sets = Sets { forward, gradients, d_sinks };
+        let bias_len = backward.problem().operand_len(Operand::Bias).filter(|_| options.bias_gradient);
+        let bias_bytes = bias_len.map(|elements| elements as u64 * u64::from(Operand::Bias.element_bytes()));
+        let d_bias = bias_bytes.map(|bytes| Buffer::new(&self.device, bytes)).transpose()?;
+        let sets = Sets { forward, gradients, d_sinks, d_bias };
         let forward_plan = self.attention.plan(backward.problem())?;
         for i in 0..sets.forward.sets() {
             // SAFETY: the tensors are as long as the problem says and outlive the launches, which the reads below wait for.

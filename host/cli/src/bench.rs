@@ -75,6 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         reps: args.reps.unwrap_or(default.reps),
         cold: args.cold,
         lse: args.lse,
+        bias_gradient: args.bias_gradient,
         warm_up: args.warm_up.map_or(default.warm_up, Duration::from_millis),
         ..default
     };

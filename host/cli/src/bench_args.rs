@@ -151,6 +151,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) of_backward: BackwardArgs,
 
+    /// The gradient of the bias too, a launch more
+    #[arg(long, requires_all = ["backward", "bias"])]
+    pub(crate) bias_gradient: bool,
+
     /// Take turns with the program that reads the output, so that it can time others between the replays: before each replay, and when
     /// a problem is done, write `turn DONE of REPS: PROBLEM` and wait for a line on standard input
     #[arg(long)]

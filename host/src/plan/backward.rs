@@ -418,7 +418,8 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    /// Whether five products and what dS takes in memory are less than seven products, as measured on an H200. Neither batch nor heads are
+    /// Whether five products and what dS takes in memory are less than seven products, as measured on an H200: always where those of
+    /// the score have no wgmma. Neither batch nor heads are
     /// asked, nor the lengths of packed sequences, so that a sequence has the same bits in every batch.
     fn is_worth_keeping_ds(&self) -> bool {
         let problem = self.backward.problem();
@@ -427,6 +428,9 @@ impl<'a> Pairs<'a> {
         let five = self.joined.as_ref().or(self.spilling.as_ref().map(|[dkv, _]| dkv));
         let Some((isa, width)) = five.map(row) else { return false };
         let (isa_of_seven, width_of_seven) = row(&self.choices[0]);
+        if isa == Isa::Wgmma && isa_of_seven == Isa::Mma {
+            return true;
+        }
         let is_of_width = width == width_of_seven;
         let is_long = match problem.queries() {
             QuerySequences::Batch => {
@@ -434,7 +438,7 @@ impl<'a> Pairs<'a> {
             }
             QuerySequences::Packed { .. } => is_of_width && width >= WIDE,
         };
-        isa == isa_of_seven && 5 * width < 7 * width_of_seven && is_long
+        5 * width < 7 * width_of_seven && is_long
     }
 
     /// The plan with one kernel of each pass that keeps nothing; of those at 0 are taken.
@@ -527,7 +531,7 @@ mod tests {
             // Five products of 128 are less than seven of 96.
             assert!(keeps(batch, [2048, 2048], 80, &h200) && !keeps(batch, [1024, 2048], 80, &h200));
         }
-        assert!(!keeps(1, [2048, 2048], 256, &h200), "no kernels of this width keep it");
+        assert!(keeps(1, [1, 1], 256, &h200), "with wgmma, and no other kernels of this width are");
         // Of packed sequences the width decides alone, whose lengths differ from batch to batch.
         let packed = |rows: u32, longest: u32, head_dim: u32| {
             let sizes =

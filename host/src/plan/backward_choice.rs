@@ -156,7 +156,7 @@ pub(super) fn boxes(
     Ok(Some([
         of("Q", q, problem.byte_strides(q), row.block_m)?,
         of("dO", o, backward.byte_strides(o), row.block_m)?,
-        of("K", k, problem.byte_strides(k), row.block_n)?,
-        of("V", v, problem.byte_strides(v), row.block_n)?,
+        of("K", k, problem.byte_strides(k), row.keys_of_box())?,
+        of("V", v, problem.byte_strides(v), row.keys_of_box())?,
     ]))
 }

@@ -57,7 +57,7 @@ impl Chunks {
         let is_packed = is_packed(problem)?;
         let extent = problem.extent(TensorRole::K);
         let heads = extent.batch.checked_mul(extent.heads)?;
-        let key_blocks = blocks(extent.rows, DS_KEYS, is_packed.then_some(problem.sizes().batch));
+        let key_blocks = blocks(extent.rows, keys.row.block_n, is_packed.then_some(problem.sizes().batch));
         let groups = u32::try_from(queries_kept(problem, keys.row.block_m)? / 8).ok()?;
         let of_head = u64::from(groups).checked_mul((problem.group() * QUERIES_STEP).into())?;
         let at_once = device.sm_count * resident_ctas_of(keys, device, || keys.row.registers_at_start());

@@ -34,6 +34,8 @@ pub mod query_steps;
 #[cfg(target_arch = "nvptx64")]
 pub mod recompute;
 #[cfg(target_arch = "nvptx64")]
+pub mod score_rows;
+#[cfg(target_arch = "nvptx64")]
 pub mod sinks;
 #[cfg(all(target_arch = "nvptx64", not(ferroflash_wgmma)))]
 pub mod statistics;

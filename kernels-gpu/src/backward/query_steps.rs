@@ -72,7 +72,12 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
     #[inline(always)]
     pub fn new(params: &'a BackwardParams, work: &'a Work<'a>) -> Self {
         let keys = keys_of_block(work, work.first_row, C::Stationary::ROWS);
-        let (first, past) = queries_of(params, work, keys);
+        let mut seen = keys;
+        if C::WRITES_DS {
+            // dS of half a block of keys is written for all queries that see any of it.
+            seen = keys_of_block(work, work.first_row / DS_KEYS * DS_KEYS, DS_KEYS);
+        }
+        let (first, past) = queries_of(params, work, seen);
         let blocks = (first / C::Streamed::ROWS, past.div_ceil(C::Streamed::ROWS));
         // No query: no block either, whatever the first one is.
         let blocks = if past > first { blocks } else { (0, 0) };

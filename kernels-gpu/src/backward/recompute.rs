@@ -3,10 +3,10 @@
 //! L and δ belong to queries, which are a lane's rows in `dq` and its columns in `dkv`: the orientation is a type. So is what touches every
 //! score, whose derivative dS is multiplied with.
 
-use crate::dropout::{Dropout, KEYS, Transposed, of_keys};
+use crate::dropout::{Dropout, KEYS, QUERIES, Transposed, WeightRow, of_keys};
 use crate::ptx::math::{ex2, fma, select};
 use crate::ptx::memory::ld_shared_v4;
-use crate::ptx::warp::shfl_bfly_b32;
+use crate::ptx::warp::{shfl_bfly_b32, sync_warp};
 use crate::score::Score;
 use crate::tile::warp_tile::{Tiles, WarpTile};
 use crate::visible::Visible;
@@ -81,17 +81,85 @@ pub fn recompute_kept<W: WarpTile, S: Score>(
     }
 }
 
-/// The first half of [`recompute`]: S becomes P, while dP is not there yet.
+/// The first half of [`recompute`]: S becomes P, while dP is not there yet. Where it is `paced`, what scores load and work out is of two n8 tiles at a
+/// time: that of more would take registers that are not there. All lanes take part.
 #[inline(always)]
 pub fn probabilities<W: WarpTile, S: Score>(
     s: &mut W::S<[f32; 4]>,
     statistics: &impl Statistics<S>,
     score: S,
+    paced: bool,
 ) {
     for (n, s) in s.row_mut(0).iter_mut().enumerate() {
+        if paced && n % 2 == 0 {
+            sync_warp();
+        }
         let scores = statistics.scores(score, *s, n);
         for (i, [lse_log2, _]) in statistics.of(n).into_iter().enumerate() {
             s[i] = probability(scores[i], score.scale_log2(), lse_log2);
+        }
+    }
+}
+
+/// Turns Q·Kᵀ into scores, of which [`weights`] and [`bent_gradients`] make P and dS, where the derivative is not 1: that needs the scores still.
+#[inline(always)]
+pub fn scores_of<W: WarpTile, S: Score>(s: &mut W::S<[f32; 4]>, statistics: &impl Statistics<S>, score: S) {
+    for (n, s) in s.row_mut(0).iter_mut().enumerate() {
+        *s = statistics.scores(score, *s, n);
+    }
+}
+
+/// Turns scores into P.
+#[inline(always)]
+pub fn weights<W: WarpTile, S: Score>(
+    scores: &mut W::S<[f32; 4]>,
+    statistics: &impl Statistics<S>,
+    score: S,
+) {
+    for (n, s) in scores.row_mut(0).iter_mut().enumerate() {
+        for (i, [lse_log2, _]) in statistics.of(n).into_iter().enumerate() {
+            s[i] = probability(s[i], score.scale_log2(), lse_log2);
+        }
+    }
+}
+
+/// Turns dP into dS, given the scores.
+#[inline(always)]
+pub fn bent_gradients<W: WarpTile, S: Score>(
+    scores: &W::S<[f32; 4]>,
+    dp: &mut W::S<[f32; 4]>,
+    statistics: &impl Statistics<S>,
+    score: S,
+) {
+    for (n, (s, dp)) in scores.row(0).iter().zip(dp.row_mut(0)).enumerate() {
+        for (i, [lse_log2, delta]) in statistics.of(n).into_iter().enumerate() {
+            let p = probability(s[i], score.scale_log2(), lse_log2);
+            dp[i] = p * (dp[i] - delta) * score.derivative(s[i]);
+        }
+    }
+}
+
+/// As [`score_gradients`], where weights are dropped: P has all weights still, and dS and δ are without the factor of those that are kept.
+#[inline(always)]
+pub fn score_gradients_kept<W: WarpTile, S: Score, F: Fn(u32) -> S::Row + Copy>(
+    p: &W::S<[f32; 4]>,
+    dp: &mut W::S<[f32; 4]>,
+    statistics: &ByColumn<F>,
+    kept: KeptBits,
+) {
+    for (n, (p, dp)) in p.row(0).iter().zip(dp.row_mut(0)).enumerate() {
+        for (i, [_, delta]) in Statistics::<S>::of(statistics, n).into_iter().enumerate() {
+            dp[i] = p[i] * (if kept.keeps(n, i) { dp[i] } else { 0.0 } - delta);
+        }
+    }
+}
+
+/// Sets P of weights that are dropped to 0, but for NaN, which stays one.
+#[inline(always)]
+pub fn drop_probabilities<W: WarpTile>(p: &mut W::S<[f32; 4]>, kept: KeptBits) {
+    for (n, p) in p.row_mut(0).iter_mut().enumerate() {
+        for (i, p) in p.iter_mut().enumerate() {
+            *p = if kept.keeps(n, i) { *p } else { *p * 0.0 };
         }
     }
 }
@@ -228,6 +296,43 @@ impl<F> ByColumn<F> {
         let along = lane % 4 * 16;
         let (statistics, limits, column) = (statistics + along, limits + along, lane % 4 * 2);
         Self { row, column, statistics, limits, lane_key, sink_tokens }
+    }
+}
+
+/// A bit for each weight of a fragment whose columns are queries: a word for four pairs of n8 tiles.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeptBits([u32; 2]);
+
+impl KeptBits {
+    /// Whether dropout keeps the weight of element `i` of n8 tile `n`.
+    #[inline(always)]
+    fn keeps(self, n: usize, i: usize) -> bool {
+        self.0[n / 8] >> Transposed::bit(n as u32, i as u32) & 1 != 0
+    }
+}
+
+impl<F> ByColumn<F> {
+    /// Which weights of the lane's elements dropout keeps. All lanes take part; not while products are on their way, which a shuffle would
+    /// serialise.
+    #[inline(always)]
+    pub fn kept_bits<W: WarpTile, S: Score>(&self, dropout: &Dropout) -> KeptBits
+    where
+        F: Fn(u32) -> S::Row,
+    {
+        let pairs = const { <W::S<[f32; 4]> as Tiles<[f32; 4]>>::N as u32 / 2 };
+        const { assert!(<W::S<[f32; 4]> as Tiles<[f32; 4]>>::N <= 16, "two words of four pairs") }
+        let call = Transposed::of(self.lane_key % 8 * 4 + self.column / 2);
+        // All queries of the block are of one head, and follow each other; those behind the sequence's last have no weights.
+        let WeightRow { head, query } = S::weights((self.row)(call.query));
+        KeptBits([0, 4].map(|first| {
+            let mut own = 0;
+            for pair in first..pairs.min(first + 4) {
+                let row = WeightRow { head, query: query + pair * QUERIES };
+                let words = dropout.words(row, call.lane, self.lane_key / KEYS);
+                own |= Transposed::bits(dropout, of_keys(words, self.lane_key), pair % 4);
+            }
+            if first < pairs { call.bits_of_queries(own, shfl_bfly_b32::<4>(own)) } else { 0 }
+        }))
     }
 }
 

@@ -10,12 +10,14 @@ const REGISTERS_BESIDE_FRAGMENTS: u32 = 56;
 const REGISTERS_BESIDE_FRAGMENTS_WGMMA: u32 = 24;
 /// Registers of a thread that copies, with [`Isa::Wgmma`].
 const PRODUCER_REGISTERS: u32 = 56;
+/// Registers of a thread that computes dK with [`Isa::Wgmma`] where another warpgroup computes dV, which needs neither dP nor dS.
+pub const DK_REGISTERS: u32 = 240;
+/// Those of one that computes dV.
+pub const DV_REGISTERS: u32 = 208;
 /// 32-bit registers of an SM.
 const REGISTERS_PER_SM: u32 = 65536;
 /// The most registers that setmaxnreg is asked for.
 const SETMAXNREG_MAX: u32 = 240;
-/// Queries of a block of [`Pass::DqDs`].
-const DQ_QUERIES: u32 = 256;
 /// Stages of the CTAs of [`Pass::DqDkv`] that compute dQ: more do not fit.
 const DQ_STAGES: u32 = 2;
 /// Bytes in which a CTA of [`Pass::DqDkv`] keeps which tile it has.
@@ -93,7 +95,7 @@ pub struct BackwardRow {
     pub isa: Isa,
     /// Element type of the tensors.
     pub dtype: Dtype,
-    /// Elements of a row in shared memory: 64, 96 or 128, and without [`Isa::Wgmma`] 32 or 256. Tensors may be narrower.
+    /// Elements of a row in shared memory: 64, 96 or 128, without [`Isa::Wgmma`] 32 or 256, and where dS is kept 256. Tensors may be narrower.
     pub head_dim: u32,
     /// Queries of a block.
     pub block_m: u32,
@@ -103,7 +105,7 @@ pub struct BackwardRow {
     pub warps: u32,
     /// Buffers for streamed blocks: 2 to 4.
     pub stages: u32,
-    /// What touches every score: plain, and with [`Isa::Mma`] any but a user's.
+    /// What touches every score: any but a user's, and with [`Isa::Wgmma`] plain of [`Pass::Dq`].
     #[cfg_attr(feature = "manifest", serde(default, skip_serializing_if = "ScoreKind::is_plain"))]
     pub score: ScoreKind,
 }
@@ -111,7 +113,7 @@ pub struct BackwardRow {
 /// Why a row is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackwardRowError {
-    /// `head_dim` is not 64, 96 or 128, nor without wgmma 32 or 256.
+    /// `head_dim` is not 64, 96 or 128, nor without wgmma 32 or 256, nor where dS is kept 256.
     HeadDim,
     /// The streamed block is not 16, 32, 64 or 128 rows, or with wgmma no multiple of 16 from 64 to 128.
     Streamed,
@@ -133,7 +135,9 @@ impl BackwardRowError {
     /// What is wrong and what to do.
     pub const fn reason(self) -> &'static str {
         match self {
-            BackwardRowError::HeadDim => "head_dim must be 64, 96 or 128, or without wgmma 32 or 256",
+            BackwardRowError::HeadDim => {
+                "head_dim must be 64, 96 or 128, without wgmma 32 or 256, or where dS is kept 256"
+            }
             BackwardRowError::Streamed => {
                 "the streamed block (block_n of dq, block_m of dkv) must be 16, 32, 64 or 128, or with wgmma a multiple of 16 from 64 to 128"
             }
@@ -141,9 +145,9 @@ impl BackwardRowError {
                 "warps must be 4 or 8 and the stationary block (block_m of dq, block_n of dkv) 16 rows for each, with wgmma 8 or 12 and 16 rows for each but the first four"
             }
             BackwardRowError::Stages => "stages must be 2 to 4",
-            BackwardRowError::Score => "score must be plain, or without wgmma any but a user's",
+            BackwardRowError::Score => "score must not be a user's, and with wgmma plain of dq",
             BackwardRowError::Spill => {
-                "dkvds, dqds and dqdkv are of wgmma, with block_n 128, and block_m 256 of dqds and else 64, 96 or 128"
+                "dkvds, dqds and dqdkv are of wgmma, with block_n 128, and block_m 256 of dqds and else 64, 96 or 128; at head_dim 256 with half of block_n, and of block_m of dqds"
             }
             BackwardRowError::SharedMemory => {
                 "shared memory over 227 KB (232448 bytes): lower block_m, block_n or stages"
@@ -174,7 +178,7 @@ impl BackwardRow {
                 matches!(self.warps, 4 | 8),
             ),
             Isa::Wgmma => (
-                matches!(self.head_dim, 64 | 96 | 128),
+                matches!(self.head_dim, 64 | 96 | 128) || self.head_dim == 256 && self.pass.spills(),
                 matches!(self.streamed_rows(), 64 | 80 | 96 | 112 | 128),
                 matches!(self.warps, 8 | 12),
             ),
@@ -185,13 +189,17 @@ impl BackwardRow {
         if !is_streamed {
             return Err(BackwardRowError::Streamed);
         }
-        if !are_warps || self.stationary_rows() != self.computing_warps() * self.warp_rows() {
+        if !are_warps
+            || self.stationary_rows() * self.warps_of_row() != self.computing_warps() * self.warp_rows()
+        {
             return Err(BackwardRowError::Warps);
         }
         let is_ds = match self.pass {
             Pass::Dq | Pass::Dkv => true,
-            Pass::DkvDs | Pass::DqDkv => self.block_m.is_multiple_of(DS_QUERIES) && self.block_n == DS_KEYS,
-            Pass::DqDs => self.block_m == DQ_QUERIES && self.block_n == DS_KEYS,
+            Pass::DkvDs | Pass::DqDkv => {
+                self.block_m.is_multiple_of(DS_QUERIES) && self.block_n * self.warps_of_row() == DS_KEYS
+            }
+            Pass::DqDs => self.block_m == self.dq_queries() && self.block_n == DS_KEYS,
         };
         if !is_ds || self.pass.spills() && matches!(self.isa, Isa::Mma) {
             return Err(BackwardRowError::Spill);
@@ -202,7 +210,11 @@ impl BackwardRow {
         let has_derivative = match self.isa {
             // What a user's score is the derivative of is not known.
             Isa::Mma => !matches!(self.score, ScoreKind::User(_)),
-            Isa::Wgmma => self.score.is_plain(),
+            Isa::Wgmma => match self.score {
+                ScoreKind::Plain => true,
+                ScoreKind::User(_) => false,
+                _ => !matches!(self.pass, Pass::Dq),
+            },
         };
         if !has_derivative {
             return Err(BackwardRowError::Score);
@@ -220,8 +232,19 @@ impl BackwardRow {
     pub const fn parts(&self) -> [BackwardRow; 2] {
         [
             BackwardRow { pass: Pass::DkvDs, ..*self },
-            BackwardRow { pass: Pass::DqDs, block_m: DQ_QUERIES, stages: DQ_STAGES, ..*self },
+            BackwardRow {
+                pass: Pass::DqDs,
+                block_m: self.dq_queries(),
+                block_n: DS_KEYS,
+                stages: DQ_STAGES,
+                ..*self
+            },
         ]
+    }
+
+    /// Queries of a block of [`Pass::DqDs`]: as many as eight warps have registers for.
+    const fn dq_queries(&self) -> u32 {
+        if self.head_dim > 128 { 128 } else { 256 }
     }
 
     /// Where a CTA of [`Pass::DqDkv`] keeps in shared memory which tile it has: behind all that either kind has there.
@@ -243,7 +266,7 @@ impl BackwardRow {
 
     /// Stationary rows of a warp that computes.
     pub const fn warp_rows(&self) -> u32 {
-        if matches!(self.pass, Pass::DqDs) { 32 } else { 16 }
+        if matches!(self.pass, Pass::DqDs) { self.dq_queries() / 8 } else { 16 }
     }
 
     /// Threads of a CTA.
@@ -303,7 +326,18 @@ impl BackwardRow {
 
     /// Bytes of what a block of rows in shared memory says beside its two tiles: with `dkv` each query's statistics and limits.
     const fn beside_bytes(&self) -> u32 {
-        if self.pass.keeps_keys() { self.streamed_rows() * (STATISTICS_BYTES + LIMITS_BYTES) } else { 0 }
+        if self.pass.keeps_keys() { self.streamed_rows() * self.query_bytes() } else { 0 }
+    }
+
+    /// Bytes of what a query in shared memory says beside its two rows.
+    pub const fn query_bytes(&self) -> u32 {
+        STATISTICS_BYTES + LIMITS_BYTES + self.score_row_bytes()
+    }
+
+    /// Those of what the score keeps of it: with [`Isa::Wgmma`] a warp that copies works it out.
+    pub const fn score_row_bytes(&self) -> u32 {
+        let keeps = !matches!(self.score, ScoreKind::Plain | ScoreKind::Softcap);
+        if matches!(self.isa, Isa::Wgmma) && keeps { 8 } else { 0 }
     }
 
     /// Bytes of a stage: two tiles, and of queries their statistics and limits.
@@ -347,14 +381,25 @@ impl BackwardRow {
         }
     }
 
-    /// Whether a CTA computes dK of a block of keys and another one dV, as a warp's registers do not hold both.
+    /// Whether dK of a block of keys and dV are computed apart, as a warp's registers do not hold both: by a CTA each, or with [`Isa::Wgmma`] by a
+    /// warpgroup each.
     pub const fn gradients_apart(&self) -> bool {
         self.pass.keeps_keys() && self.head_dim > 128
     }
 
     /// CTAs of a block of stationary rows.
     pub const fn ctas_of_block(&self) -> u32 {
-        if self.gradients_apart() { 2 } else { 1 }
+        if self.gradients_apart() && matches!(self.isa, Isa::Mma) { 2 } else { 1 }
+    }
+
+    /// Warps of a CTA that have the same stationary rows.
+    const fn warps_of_row(&self) -> u32 {
+        if self.gradients_apart() && matches!(self.isa, Isa::Wgmma) { 2 } else { 1 }
+    }
+
+    /// Keys that bulk copies bring at a time.
+    pub const fn keys_of_box(&self) -> u32 {
+        if matches!(self.isa, Isa::Wgmma) && self.head_dim > 128 { DS_KEYS / 2 } else { self.block_n }
     }
 
     /// Registers of the fragments that live through a step: gradients, S and dP.
@@ -362,7 +407,8 @@ impl BackwardRow {
         if matches!(self.pass, Pass::DqDs) {
             return self.warp_rows() / 16 * self.head_dim / 2;
         }
-        self.pass.gradients() / self.ctas_of_block() * self.head_dim / 2 + self.streamed_rows()
+        let gradients = if self.gradients_apart() { 1 } else { self.pass.gradients() };
+        gradients * self.head_dim / 2 + self.streamed_rows()
     }
 
     /// Whether the stationary rows stay in registers; where they do not fit, each step reads them from shared memory again.
@@ -456,6 +502,22 @@ mod tests {
     }
 
     #[test]
+    fn with_wgmma_dk_and_dv_at_head_dim_256_are_of_a_warpgroup_each() {
+        let row = BackwardRow { isa: Isa::Wgmma, head_dim: 256, block_m: 64, block_n: 64, warps: 12, ..GOOD };
+        let row = BackwardRow { pass: Pass::DqDkv, ..row };
+        assert_eq!(row.check(), Ok(()));
+        let [keys, queries] = row.parts();
+        assert_eq!((keys.check(), queries.check()), (Ok(()), Ok(())));
+        assert_eq!((row.ctas_of_block(), keys.keys_of_box(), queries.keys_of_box()), (1, 64, 64));
+        assert_eq!((queries.block_m, queries.block_n, queries.warp_rows()), (128, 128, 16));
+        let registers = row.producer_registers() + DK_REGISTERS + DV_REGISTERS;
+        assert!(registers <= 3 * row.registers_at_start() && keys.registers_estimate() <= DV_REGISTERS + 16);
+        let refused = |row: BackwardRow| row.check().expect_err("refused");
+        assert_eq!(refused(BackwardRow { block_n: 128, ..row }), BackwardRowError::Warps);
+        assert_eq!(refused(BackwardRow { pass: Pass::Dq, block_m: 128, ..row }), BackwardRowError::HeadDim);
+    }
+
+    #[test]
     fn kernels_that_keep_ds_have_128_keys_and_whole_pieces_of_queries() {
         let dkv = BackwardRow { isa: Isa::Wgmma, warps: 12, block_m: 64, block_n: 128, ..GOOD };
         let dkv = BackwardRow { pass: Pass::DkvDs, ..dkv };
@@ -492,10 +554,19 @@ mod tests {
         assert_eq!(dkv.smem_bytes(), dq.smem_bytes() - 128 * 8 + 2 * 64 * 16, "statistics and limits");
         assert_eq!((dkv.consumer_registers(), dkv.registers_estimate()), (224, 216));
         let refused = |row: BackwardRow| row.check().expect_err("refused");
+        let user = ScoreKind::User(ScoreName::new("theirs").expect("a name"));
         assert_eq!(refused(BackwardRow { warps: 8, ..dq }), BackwardRowError::Warps);
         assert_eq!(refused(BackwardRow { head_dim: 32, ..dq }), BackwardRowError::HeadDim);
         assert_eq!(refused(BackwardRow { block_n: 32, ..dq }), BackwardRowError::Streamed);
-        assert_eq!(refused(BackwardRow { score: ScoreKind::Softcap, ..dq }), BackwardRowError::Score);
+        assert_eq!(refused(BackwardRow { score: ScoreKind::Dropout, ..dq }), BackwardRowError::Score);
+        assert_eq!(refused(BackwardRow { score: user, ..dkv }), BackwardRowError::Score);
+        let dropping = BackwardRow { score: ScoreKind::Dropout, ..dkv };
+        assert_eq!(dropping.check(), Ok(()));
+        assert_eq!(
+            dropping.smem_bytes(),
+            dkv.smem_bytes() + 2 * 64 * 8,
+            "and what the score keeps of queries"
+        );
         assert_eq!(refused(BackwardRow { block_m: 96, ..dkv }), BackwardRowError::Registers);
         assert_eq!(refused(BackwardRow { block_n: 128, stages: 3, ..dq }), BackwardRowError::SharedMemory);
     }

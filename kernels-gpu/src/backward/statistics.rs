@@ -95,7 +95,9 @@ unsafe fn write_starts(params: &BackwardParams, batch: u32) {
                 let (batch, first_row) = ds_block_at(params, batch, block);
                 let sequence = Sequence::of_ragged(&params.forward, batch);
                 let work = Work { batch, head_q: 0, head_kv: 0, first_row, split: 0, slice: 0, sequence };
-                queries_of(params, &work, keys_of_block(&work, first_row, DS_KEYS))
+                let (first, past) = keys_of_block(&work, first_row, DS_KEYS);
+                // There may be more numbers than blocks.
+                if first < past { queries_of(params, &work, (first, past)) } else { (0, 0) }
             };
             let piece = Piece::new(params, seen, 0);
             groups = (piece.past - piece.first) / 8;

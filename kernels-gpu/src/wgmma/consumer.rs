@@ -11,6 +11,7 @@ use super::pipeline::{Consumer, consumer_again, position_again};
 use super::ring::{Ring, TILES_AHEAD};
 use super::scores::{Always, AsNeeded, Masking, Never, NeverShort, Rescaling};
 use super::work_tile::{NO_MORE, Tile};
+use crate::dropped::scale_kept;
 use crate::keys::{KeyRows, RaggedKeys};
 use crate::math::combine::merge_in_last_cta;
 use crate::math::epilogue::{
@@ -61,6 +62,7 @@ impl Consumer<'_> {
         let scale_log2 = self.scale_log2::<C>();
         // SAFETY: the caller's.
         unsafe {
+            let ahead = self.ahead::<C, AsNeeded>(k_loop);
             self.wait_q::<C>(&mut fragments.q);
             self.k.wait_full();
             self.ping_pong_wait::<C>();
@@ -70,7 +72,7 @@ impl Consumer<'_> {
             C::Warp::wait_scores::<0>(&mut fragments.s);
             self.release_after_scores::<C>(k_loop);
             // O is 0 still.
-            self.softmax::<C, AsNeeded>(&mut fragments.s, k_loop, (&Tiles::splat([0; 2]), scale_log2));
+            self.softmax::<C, AsNeeded>(&mut fragments.s, k_loop, (&ahead, scale_log2));
             fragments.pack::<C::Element>();
         }
     }
@@ -90,7 +92,7 @@ impl Consumer<'_> {
         let scale_log2 = self.scale_log2::<C>();
         // SAFETY: the caller's.
         unsafe {
-            let loaded = self.load_ahead::<C, M>(k_loop);
+            let ahead = self.ahead::<C, M>(k_loop);
             self.k.wait_full();
             self.ping_pong_wait::<C>();
             wgmma_fence();
@@ -100,7 +102,7 @@ impl Consumer<'_> {
             self.ping_pong_signal::<C>();
             C::Warp::wait_scores::<1>(&mut fragments.s);
             self.release_after_scores::<C>(k_loop);
-            let rescaling = self.softmax::<C, M>(&mut fragments.s, k_loop, (&loaded, scale_log2));
+            let rescaling = self.softmax::<C, M>(&mut fragments.s, k_loop, (&ahead, scale_log2));
             C::Warp::wait_output(&mut fragments.acc_o);
             self.release_v::<C>();
             rescaling
@@ -175,7 +177,7 @@ impl Consumer<'_> {
         &self,
         tile: Ring,
         mut softmax: OnlineSoftmax<C::Warp>,
-        acc_o: <C::Warp as WarpTile>::O,
+        mut acc_o: <C::Warp as WarpTile>::O,
     ) {
         let position = position_again::<C>();
         let params = self.params;
@@ -187,6 +189,9 @@ impl Consumer<'_> {
             sync_warp();
             tile.release(TILES_AHEAD, position.lane);
             let queries = QueryRows::new(params, &work, C::BLOCK);
+            if C::Score::DROPS {
+                scale_kept::<C::Warp>(params, &mut acc_o);
+            }
             if is_partial::<C>(params) {
                 let width = queries.width(C::O::WIDTH);
                 store_partial(&queries, &softmax, acc_o, width, position, self.scale_log2::<C>());

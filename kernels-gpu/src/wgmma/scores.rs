@@ -5,6 +5,7 @@ use super::k_loop::KLoop;
 use super::pipeline::{Consumer, lane_again};
 use super::work_tile::Tile;
 use crate::config::Config;
+use crate::dropped::KeptBits;
 use crate::math::softmax::{AsIs, LAZY_RESCALE_AT, OnlineSoftmax, Reading};
 use crate::ptx::thread_idx_x_again;
 use crate::score::{Score, ShortWay};
@@ -94,10 +95,25 @@ fn exponentials<C: WgmmaConfig, R: Reading<C::Warp>>(
     rescaling
 }
 
+/// What a step works out before the products of its block have come.
+pub(super) struct Ahead<W: WarpTile> {
+    /// What the score loads for pairs of keys.
+    loaded: W::S<[u32; 2]>,
+    /// Which weights dropout keeps.
+    kept: KeptBits,
+}
+
 /// The first key of the k-loop's current block, where the score asks for it.
 #[inline(always)]
 fn first_key_of_scores<C: WgmmaConfig>(k_loop: &KLoop<C>) -> u32 {
-    if C::Score::OF_KEYS { k_loop.blocks.block(k_loop.block) * C::K::ROWS } else { 0 }
+    if C::Score::OF_KEYS | C::Score::DROPS { k_loop.blocks.block(k_loop.block) * C::K::ROWS } else { 0 }
+}
+
+/// The warp's first row in the block, and the lane. Not by `position_again`: shuffles while products are on their way serialise them.
+#[inline(always)]
+fn warp_row_and_lane<C: WgmmaConfig>() -> (u32, u32) {
+    let thread = thread_idx_x_again() - WARPGROUP;
+    (thread / 32 % C::WARPS.along_rows * 16, thread % 32)
 }
 
 impl Consumer<'_> {
@@ -116,7 +132,26 @@ impl Consumer<'_> {
         &self,
         s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
         k_loop: &mut KLoop<C>,
-        (loaded, scale_log2): (&<C::Warp as WarpTile>::S<[u32; 2]>, f32),
+        (ahead, scale_log2): (&Ahead<C::Warp>, f32),
+    ) -> Rescaling<C> {
+        // SAFETY: the caller's.
+        let rescaling = unsafe { self.weights::<C, M>(s, k_loop, (ahead, scale_log2)) };
+        if C::Score::DROPS {
+            ahead.kept.drop::<C::Warp>(s);
+        }
+        rescaling
+    }
+
+    /// As [`Self::softmax`], with all weights.
+    ///
+    /// # Safety
+    /// As for [`Self::softmax`].
+    #[inline(always)]
+    unsafe fn weights<C: WgmmaConfig, M: Masking>(
+        &self,
+        s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
+        k_loop: &mut KLoop<C>,
+        (ahead, scale_log2): (&Ahead<C::Warp>, f32),
     ) -> Rescaling<C> {
         let score = C::Score::new(self.params);
         // At head_dim 256 ptxas 13.0 would serialise the products (C7520).
@@ -124,7 +159,7 @@ impl Consumer<'_> {
             return exponentials::<C, _>(&mut k_loop.softmax, s, &Products(score), scale_log2);
         }
         if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Pairs) {
-            score_pairs::<C::Warp, _>(score, s, loaded);
+            score_pairs::<C::Warp, _>(score, s, &ahead.loaded);
             return exponentials::<C, _>(&mut k_loop.softmax, s, &AsIs, scale_log2);
         }
         let first_key = first_key_of_scores(k_loop);
@@ -144,17 +179,28 @@ impl Consumer<'_> {
         exponentials::<C, _>(&mut k_loop.softmax, s, &AsIs, scale_log2)
     }
 
-    /// What the score loads before the products of the k-loop's current block have come.
+    /// What is worked out of the k-loop's current block before its products have come.
+    ///
+    /// # Safety
+    /// While the tile's slot is written, and no products are on their way.
     #[inline(always)]
-    pub(super) fn load_ahead<C: WgmmaConfig, M: Masking>(
-        &self,
-        k_loop: &KLoop<C>,
-    ) -> <C::Warp as WarpTile>::S<[u32; 2]> {
+    pub(super) unsafe fn ahead<C: WgmmaConfig, M: Masking>(&self, k_loop: &KLoop<C>) -> Ahead<C::Warp> {
+        let mut ahead = Ahead { loaded: Tiles::splat([0; 2]), kept: KeptBits::default() };
+        if C::Score::DROPS {
+            // The rows anew, as those kept through the main loop spill.
+            let (warp_row, lane) = warp_row_and_lane::<C>();
+            // SAFETY: the caller's.
+            let Tile { work, .. } =
+                unsafe { Tile::read_by_lane::<C>(self.params, C::LAYOUT.tile_slot(k_loop.tile.buffer)) };
+            let rows = score_rows::<C>(self.params, &work, work.first_row + warp_row + lane / 4);
+            let first_key = first_key_of_scores(k_loop);
+            ahead.kept = KeptBits::new::<C::Warp, C::Score>(self.params, &rows, first_key, lane);
+        }
         if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Pairs) {
             let (score, first_key) = (C::Score::new(self.params), first_key_of_scores(k_loop));
-            return load_pairs::<C::Warp, _>(score, &k_loop.score_rows, first_key, lane_again());
+            ahead.loaded = load_pairs::<C::Warp, _>(score, &k_loop.score_rows, first_key, lane_again());
         }
-        Tiles::splat([0; 2])
+        ahead
     }
 
     /// Hides what the mask and the score hide of a block of a ragged batch. What is known of the rows is worked out anew from the tile's
@@ -168,9 +214,7 @@ impl Consumer<'_> {
         s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
         k_loop: &KLoop<C>,
     ) {
-        // Not by `position_again`: shuffles while products are on their way serialise them.
-        let thread = thread_idx_x_again() - WARPGROUP;
-        let (warp_row, lane) = (thread / 32 % C::WARPS.along_rows * 16, thread % 32);
+        let (warp_row, lane) = warp_row_and_lane::<C>();
         // SAFETY: the caller's.
         unsafe {
             let slot = C::LAYOUT.tile_slot(k_loop.tile.buffer);

@@ -9,7 +9,7 @@ use crate::backward::recompute::{ByColumn, hide, hide_by_score, probabilities, r
 use crate::backward::row::STATISTICS_BYTES;
 use crate::backward::work::{first_index, key_rows, key_work};
 use crate::config::{BackwardConfig, check_backward};
-use crate::dropped::{dropout, factor};
+use crate::dropped::{dropout, factor, factor_of};
 use crate::ptx::memory::{dynamic_smem, to_global};
 use crate::ptx::warp::{sync_threads_or, sync_warp};
 use crate::ptx::{block_idx_x_again, thread_idx_x_again};
@@ -148,7 +148,7 @@ unsafe fn tile<C: BackwardConfig, const DK: bool, const DV: bool>(
             } else if DK {
                 recompute::<C::Warp, C::Score>(&mut p, &mut ds, &statistics, score);
             } else {
-                probabilities::<C::Warp, C::Score>(&mut p, &statistics, score);
+                probabilities::<C::Warp, C::Score>(&mut p, &statistics, score, false);
             }
             if steps.is_partial(step.block) {
                 if DK {
@@ -181,8 +181,7 @@ unsafe fn tile<C: BackwardConfig, const DK: bool, const DV: bool>(
             store::<C>(d_k, params.scale, smem, position, &to[0]);
         }
         if DV {
-            let factor = if C::Score::DROPS { factor(forward) } else { 1.0 };
-            store::<C>(d_v, factor, smem + C::Stationary::BYTES, position, &to[1]);
+            store::<C>(d_v, factor_of::<C::Score>(forward), smem + C::Stationary::BYTES, position, &to[1]);
         }
         if tainted {
             // dK and dV are written.

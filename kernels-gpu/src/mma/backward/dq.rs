@@ -105,7 +105,7 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
             if C::SCORES_WAIT {
                 // P before dP, so that the score's loads have dP's registers; barriers of the warp keep them there.
                 sync_warp();
-                probabilities::<C::Warp, C::Score>(&mut p, &statistics, score);
+                probabilities::<C::Warp, C::Score>(&mut p, &statistics, score, false);
                 sync_warp();
                 ds = stationary.probability_gradients(&stage);
                 score_gradients::<C::Warp, C::Score>(&p, &mut ds, &statistics);

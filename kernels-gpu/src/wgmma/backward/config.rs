@@ -1,12 +1,11 @@
 //! What a row's kernel of the backward pass on wgmma has beside [`BackwardConfig`].
 
 use crate::config::BackwardConfig;
-use crate::score::Plain;
 use crate::wgmma::config::WARPGROUP;
 use crate::wgmma::gemm::WgmmaTile;
 
 /// What a row of the backward pass's table says, and where its kernel finds the tensor maps.
-pub trait WgmmaBackwardConfig: BackwardConfig<Warp: WgmmaTile, Score = Plain> {
+pub trait WgmmaBackwardConfig: BackwardConfig<Warp: WgmmaTile> {
     /// The generic address of the kernel's parameter block, a [`crate::backward::params::WgmmaBackwardParams`]. Found again at each call.
     fn parameter_address() -> u64;
 

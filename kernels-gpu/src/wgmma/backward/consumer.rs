@@ -6,12 +6,12 @@ use crate::backward::nonfinite::{self, Destination};
 use crate::math::epilogue::store_rows_from_registers;
 use crate::ptx::mbarrier::{fence_proxy_async, mbarrier_wait};
 use crate::ptx::memory::{ld_shared, ld_shared_v4};
-use crate::ptx::thread_idx_x_again;
 use crate::ptx::warp::{first_lane, sync_warp};
 use crate::ptx::warpgroup::{named_barrier_or, named_barrier_sync};
 use crate::ptx::wgmma::wgmma_fence;
+use crate::ptx::{opaque, thread_idx_x_again};
 use crate::tile::descriptor;
-use crate::tile::warp_tile::WarpTile;
+use crate::tile::warp_tile::{Tiles, WarpTile};
 use crate::wgmma::config::{CONSUMERS_BARRIER, WARPGROUP};
 use crate::wgmma::gemm::{issue_new_scores, issue_output};
 use crate::wgmma::ring::Ring;
@@ -37,8 +37,9 @@ pub(super) fn lane_again() -> u32 {
 
 /// The warp's first row in the stationary block, read again at each call.
 #[inline(always)]
-pub(super) fn warp_row() -> u32 {
-    (thread_idx_x_again() - WARPGROUP) / 32 * 16
+pub(super) fn warp_row<C: WgmmaBackwardConfig>() -> u32 {
+    let thread = thread_idx_x_again() - WARPGROUP;
+    (if C::APART { thread % WARPGROUP } else { thread }) / 32 * 16
 }
 
 /// Waits for the stationary tiles.
@@ -92,21 +93,25 @@ pub(super) unsafe fn release<C: WgmmaBackwardConfig>(ring: &mut Ring) {
     ring.advance(C::STAGES);
 }
 
-/// Issues S and dP of the warpgroup's rows and a stage, a group each.
+/// Issues S of the warpgroup's rows and a stage, and then dP if it is asked for, a group each.
 ///
 /// # Safety
 /// All 128 threads of the warpgroup take part; the tiles have landed, and stay until the groups are done.
 #[inline(always)]
-pub(super) unsafe fn issue_both<C: WgmmaBackwardConfig>(stage: u32) -> (Scores<C>, Scores<C>) {
+pub(super) unsafe fn issue_scores_and<C: WgmmaBackwardConfig, const DP: bool>(
+    stage: u32,
+) -> (Scores<C>, Scores<C>) {
+    // Found again in each step, or descriptors of all products are kept in registers, and spill.
     let warpgroup = first_lane(thread_idx_x_again() / WARPGROUP) - 1;
-    let rows = descriptor::row_step::<C::Stationary>(4 * warpgroup);
+    let rows =
+        if C::APART { first_lane(opaque(0)) } else { descriptor::row_step::<C::Stationary>(4 * warpgroup) };
     let issue = |which| {
         let (a, b) = (layout::stationary::<C>(which) + rows, layout::streamed::<C>(stage, which));
         // SAFETY: the caller's.
         unsafe { issue_new_scores::<C::Element, C::Stationary, C::Streamed, C::Warp>(a, b) }
     };
     wgmma_fence();
-    (issue(0), issue(1))
+    (issue(0), if DP { issue(1) } else { Scores::<C>::splat([0.0; 4]) })
 }
 
 /// Issues a gradient's product of P or dS with a tile of a stage, as one group.
@@ -121,6 +126,8 @@ pub(super) unsafe fn issue_gradient<C: WgmmaBackwardConfig>(
     which: u32,
 ) {
     wgmma_fence();
+    // Found again, as above.
+    let stage = if C::APART { first_lane(opaque(stage)) } else { stage };
     let tile = layout::streamed::<C>(stage, which);
     // SAFETY: the caller's.
     unsafe { issue_output::<C::Element, C::Streamed, C::Warp>(gradient, factors, tile) }

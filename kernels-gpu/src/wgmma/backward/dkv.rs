@@ -3,32 +3,38 @@
 
 use super::config::WgmmaBackwardConfig;
 use super::consumer::{
-    Gradient, Operand, issue_both, issue_gradient, keep_out, lane_again, release, store, sync_consumers,
-    threads, wait_steps, wait_streamed, warp_row,
+    Gradient, Operand, issue_gradient, issue_scores_and, keep_out, lane_again, release, store,
+    sync_consumers, threads, wait_steps, wait_streamed, warp_row,
 };
 use super::layout;
 use super::producer::{At, KEYS, QUERIES, copy_stationary, copy_streamed, start, tell_steps};
 use super::turns::{done_with_ds, tile, wait_for_ds};
 use crate::backward::params::BackwardParams;
 use crate::backward::query_steps::{Step, Steps, ds_head, piece};
-use crate::backward::recompute::{ByColumn, hide, probabilities, recompute, score_gradients};
-use crate::backward::row::{LIMITS_BYTES, STATISTICS_BYTES};
+use crate::backward::recompute::{
+    ByColumn, KeptBits, bent_gradients, drop_probabilities, hide, hide_by_score, probabilities, recompute,
+    score_gradients, score_gradients_kept, scores_of, weights,
+};
+use crate::backward::row::{DK_REGISTERS, DV_REGISTERS, LIMITS_BYTES, STATISTICS_BYTES};
+use crate::backward::score_rows::{load_row, store_row};
 use crate::backward::spill::{DS_KEYS, Piece, lane_offset, register_offset};
 use crate::backward::work::{first_index, key_work};
 use crate::config::check_backward;
+use crate::dropped::{dropout, factor, factor_of};
+use crate::ptx::math::rcp;
 use crate::ptx::mbarrier::mbarrier_arrive_if;
-use crate::ptx::memory::{ld_global_v2, ld_shared_v4, st_global_b32, st_shared, to_global};
+use crate::ptx::memory::{ld_global_v2, ld_shared, ld_shared_v4, st_global_b32, st_shared, to_global};
 use crate::ptx::thread_idx_x_again;
 use crate::ptx::warp::sync_warp;
 use crate::ptx::warpgroup::{give_registers, take_registers};
-use crate::score::{Plain, Score};
+use crate::score::Score;
 use crate::shape::Shape;
 use crate::tile::warp_tile::{Tiles, WarpTile};
 use crate::visible::Visible;
 use crate::wgmma::config::WARPGROUP;
 use crate::wgmma::gemm::{WgmmaTile, pack};
 use crate::wgmma::ring::Ring;
-use crate::work::visible_of_query;
+use crate::work::{query_at, visible_of_query};
 
 /// Rows of a stage at most, for each lane of a warp.
 const ROWS_OF_LANE: usize = 4;
@@ -49,34 +55,51 @@ pub unsafe fn dkv<C: WgmmaBackwardConfig, const PRODUCER_REGISTERS: u32, const C
         if thread_idx_x_again() < WARPGROUP {
             give_registers::<PRODUCER_REGISTERS>();
             let work = key_work(params, tile::<C>(params));
-            let steps = work.as_ref().map(|(work, _)| Steps::<C>::new(params, work));
+            let steps = work.as_ref().map(|(work, past)| (Steps::<C>::new(params, work), *past));
             match steps {
                 None if thread_idx_x_again() == 0 => {
                     tell_steps::<C>(0);
                     done_with_ds::<C>(params, layout::stages::<C>());
                 }
-                Some(steps) if thread_idx_x_again() == 0 => produce::<C>(&steps),
-                Some(steps) if thread_idx_x_again() / 32 == 1 => describe::<C>(&steps),
+                Some((steps, past)) if thread_idx_x_again() == 0 => produce::<C>(&steps, past),
+                Some((steps, _)) if thread_idx_x_again() / 32 == 1 => describe::<C>(&steps),
                 _ => {}
             }
         } else {
-            take_registers::<CONSUMER_REGISTERS>();
-            consume::<C>(params);
+            match (C::APART, thread_idx_x_again() < 2 * WARPGROUP) {
+                (false, _) => {
+                    take_registers::<CONSUMER_REGISTERS>();
+                    consume::<C, true, true>(params);
+                }
+                (true, true) => {
+                    take_registers::<DK_REGISTERS>();
+                    consume::<C, true, false>(params);
+                }
+                (true, false) => {
+                    take_registers::<DV_REGISTERS>();
+                    consume::<C, false, true>(params);
+                }
+            }
         }
     }
 }
 
-/// The producer's part: K and V, then Q and dO of step after step.
+/// The producer's part: K and V, then Q and dO of step after step. `past` is the key past the last whose gradients are written.
 ///
 /// # Safety
 /// As for [`dkv`], by one thread.
 #[inline(always)]
-unsafe fn produce<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>) {
+unsafe fn produce<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>, past: u32) {
     let (params, work) = (steps.params, steps.work);
     let (mut ring, mut step) = (layout::stages::<C>(), steps.first());
     // SAFETY: the caller's.
     unsafe {
         st_shared(layout::steps::<C>(), steps.count());
+        if C::APART {
+            let next = work.first_row + C::Stationary::ROWS;
+            let is_alone = (next % DS_KEYS != 0) & (next >= past);
+            st_shared(layout::is_alone::<C>(), is_alone.into());
+        }
         copy_stationary::<C>(KEYS, At::key(params, work, work.first_row));
         let mut kept = Piece { first: 0, past: 0, start: 0 };
         if C::WRITES_DS {
@@ -98,8 +121,8 @@ unsafe fn produce<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>) {
     }
 }
 
-/// What a warp writes of each stage beside the copies: whether it is seen in part, the statistics of its queries, and then also what
-/// those see.
+/// What a warp writes of each stage beside the copies: whether it is seen in part, the statistics of its queries, what the score keeps of
+/// them, and where it is seen in part also what they see.
 ///
 /// # Safety
 /// As for [`dkv`], by one warp.
@@ -124,16 +147,26 @@ unsafe fn describe<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>) {
             let is_partial = steps.is_partial(step.block);
             let first = step.block * C::Streamed::ROWS;
             ring.wait_empty(C::STAGES);
-            for (i, [lse_log2, delta]) in now.into_iter().enumerate() {
+            for (i, [lse_log2, mut delta]) in now.into_iter().enumerate() {
                 let row = lane_again() + i as u32 * 32;
                 if row >= C::Streamed::ROWS {
                     continue;
                 }
+                if C::Score::DROPS {
+                    // dS is without the factor of kept weights until gradients are written: where they are not kept, dP is then just 0.
+                    delta = (f32::from_bits(delta) * rcp(factor(&steps.params.forward))).to_bits();
+                }
                 let at = layout::statistics::<C>(ring.buffer) + row * STATISTICS_BYTES;
                 st_shared(at, lse_log2);
                 st_shared(at + 4, delta);
+                let query = first + row;
+                if C::SCORE_ROW_BYTES > 0 {
+                    let (forward, work) = (&steps.params.forward, steps.work);
+                    let of =
+                        C::Score::row(forward, || query_at(forward, work, (work.head_q + step.head, query)));
+                    store_row(layout::score_rows::<C>(ring.buffer) + row * C::SCORE_ROW_BYTES, of);
+                }
                 if is_partial {
-                    let query = first + row;
                     let mut limits = Visible::before(0);
                     if query < past {
                         limits = visible_of_query(&steps.params.forward, steps.work, true, || query);
@@ -170,15 +203,22 @@ fn ds_of<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>, kept: &Piece, step: Step)
 /// # Safety
 /// All lanes take part; the stage has landed, and its dS is writable.
 #[inline(always)]
-unsafe fn write_ds<C: WgmmaBackwardConfig>(stage: u32, ds: &Operand<C>) {
+unsafe fn write_ds<C: WgmmaBackwardConfig>((stage, first_key): (u32, u32), ds: &Operand<C>) {
     // SAFETY: the caller's; each lane has places of its own.
     unsafe {
         let [.., low, high] = ld_shared_v4(layout::note::<C>(stage));
-        let lane =
-            (u64::from(high) << 32 | u64::from(low)) + u64::from(lane_offset(warp_row(), lane_again()));
+        let first = if C::APART { first_key % DS_KEYS } else { 0 };
+        let lane = (u64::from(high) << 32 | u64::from(low))
+            + u64::from(lane_offset(first + warp_row::<C>(), lane_again()));
         for (step, ds) in (0..).zip(ds.row(0)) {
             for (i, &pair) in (0..).zip(ds) {
                 st_global_b32(lane + u64::from(register_offset(2 * step + i / 2, i % 2)), pair);
+            }
+        }
+        if C::APART && ld_shared(layout::is_alone::<C>()) != 0 {
+            let lane = lane + u64::from(lane_offset(C::Stationary::ROWS, 0));
+            for register in 0..C::Streamed::ROWS / 4 {
+                st_global_b32(lane + u64::from(register_offset(register / 2, register % 2)), 0);
             }
         }
     }
@@ -209,12 +249,12 @@ unsafe fn statistics_of<C: WgmmaBackwardConfig>(
     })
 }
 
-/// A consumer's part: its 64 keys.
+/// A consumer's part: its 64 keys, and dK, dV or both of them.
 ///
 /// # Safety
 /// As for [`dkv`], by all threads of the consumer's warpgroup.
 #[inline(always)]
-unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams) {
+unsafe fn consume<C: WgmmaBackwardConfig, const DK: bool, const DV: bool>(params: &BackwardParams) {
     let mut ring = layout::stages::<C>();
     let mut gradients = [C::Warp::NO_O, C::Warp::NO_O];
     let mut tainted = false;
@@ -224,9 +264,9 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams) {
         while steps > 0 {
             let (is_partial, first_key) = wait_streamed::<C>(ring);
             if is_partial {
-                tainted |= step::<C, true>(params, &mut gradients, (ring, first_key));
+                tainted |= step::<C, DK, DV, true>(params, &mut gradients, (ring, first_key));
             } else {
-                step::<C, false>(params, &mut gradients, (ring, first_key));
+                step::<C, DK, DV, false>(params, &mut gradients, (ring, first_key));
             }
             release::<C>(&mut ring);
             steps -= 1;
@@ -236,8 +276,13 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams) {
         let steps = Steps::<C>::new(params, &work);
         let to = steps.destinations(past);
         let [d_k, d_v] = gradients;
-        store::<C>(d_k, params.scale, warp_row(), &to[0]);
-        store::<C>(d_v, 1.0, warp_row(), &to[1]);
+        let factor = factor_of::<C::Score>(&params.forward);
+        if DK {
+            store::<C>(d_k, params.scale * factor, warp_row::<C>(), &to[0]);
+        }
+        if DV {
+            store::<C>(d_v, factor, warp_row::<C>(), &to[1]);
+        }
         if tainted {
             // dK and dV are written.
             sync_consumers::<C>();
@@ -251,7 +296,7 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams) {
 /// # Safety
 /// All threads of the warpgroup take part, and with `PARTIAL` all consumers; the stage has landed.
 #[inline(always)]
-unsafe fn step<C: WgmmaBackwardConfig, const PARTIAL: bool>(
+unsafe fn step<C: WgmmaBackwardConfig, const DK: bool, const DV: bool, const PARTIAL: bool>(
     params: &BackwardParams,
     [d_k, d_v]: &mut [Gradient<C>; 2],
     (ring, first_key): (Ring, u32),
@@ -262,33 +307,89 @@ unsafe fn step<C: WgmmaBackwardConfig, const PARTIAL: bool>(
     let mut found = false;
     // SAFETY: the caller's.
     unsafe {
-        let (mut p, mut ds) = issue_both::<C>(ring.buffer);
-        let lane_key = first_key + warp_row() + lane_again() / 4;
-        let statistics = ByColumn::new(beside, (lane_key, lane_again()), forward.ragged.sink_tokens, |_| ());
+        let row = |column: u32| load_row(layout::score_rows::<C>(ring.buffer) + column * C::SCORE_ROW_BYTES);
+        let statistics = || {
+            let lane_key = first_key + warp_row::<C>() + lane_again() / 4;
+            ByColumn::new(beside, (lane_key, lane_again()), forward.ragged.sink_tokens, row)
+        };
+        let (score, mut kept) = (C::Score::new(forward), KeptBits::default());
+        if C::Score::DROPS {
+            kept = statistics().kept_bits::<C::Warp, C::Score>(&dropout(forward));
+        }
+        let (mut p, mut ds) = issue_scores_and::<C, DK>(ring.buffer);
+        let statistics = statistics();
         if PARTIAL {
             C::Warp::wait_scores::<0>(&mut p);
-            C::Warp::wait_scores::<0>(&mut ds);
-            recompute::<C::Warp, Plain>(&mut p, &mut ds, &statistics, Plain::new(forward));
-            hide::<C::Warp, Plain, 2>([&mut p, &mut ds], &statistics);
+            if DK {
+                C::Warp::wait_scores::<0>(&mut ds);
+            }
+            if DK && !C::Score::DROPS {
+                recompute::<C::Warp, C::Score>(&mut p, &mut ds, &statistics, score);
+            } else {
+                probabilities::<C::Warp, C::Score>(&mut p, &statistics, score, false);
+            }
+            if DK && C::Score::DROPS {
+                score_gradients_kept::<C::Warp, C::Score, _>(&p, &mut ds, &statistics, kept);
+            }
+            if DV && C::Score::DROPS {
+                drop_probabilities::<C::Warp>(&mut p, kept);
+            }
+            hide::<C::Warp, C::Score, 2>([&mut p, &mut ds], &statistics);
+            hide_by_score::<C::Warp, C::Score, 2>([&mut p, &mut ds], &statistics, score);
             found = keep_out::<C>((layout::streamed::<C>(ring.buffer, 0), 2 * C::Streamed::BYTES));
-            pack::<C::Element, C::Warp>(&p, &mut p_operand);
-            issue_gradient::<C>(d_v, &p_operand, ring.buffer, 1);
+            if DV {
+                pack::<C::Element, C::Warp>(&p, &mut p_operand);
+                issue_gradient::<C>(d_v, &p_operand, ring.buffer, 1);
+            }
         } else {
             // P while dP is on its way, and dS while dV is.
-            C::Warp::wait_scores::<1>(&mut p);
-            probabilities::<C::Warp, Plain>(&mut p, &statistics, Plain::new(forward));
-            pack::<C::Element, C::Warp>(&p, &mut p_operand);
-            issue_gradient::<C>(d_v, &p_operand, ring.buffer, 1);
-            C::Warp::wait_scores::<1>(&mut ds);
-            score_gradients::<C::Warp, Plain>(&p, &mut ds, &statistics);
+            if DK {
+                C::Warp::wait_scores::<1>(&mut p);
+            } else {
+                C::Warp::wait_scores::<0>(&mut p);
+            }
+            if C::Score::BENDS {
+                scores_of::<C::Warp, C::Score>(&mut p, &statistics, score);
+            } else {
+                probabilities::<C::Warp, C::Score>(&mut p, &statistics, score, C::SCORES_PACED);
+            }
+            if DV {
+                let mut left = p;
+                if C::Score::BENDS {
+                    weights::<C::Warp, C::Score>(&mut left, &statistics, score);
+                }
+                if C::Score::DROPS {
+                    drop_probabilities::<C::Warp>(&mut left, kept);
+                }
+                pack::<C::Element, C::Warp>(&left, &mut p_operand);
+                issue_gradient::<C>(d_v, &p_operand, ring.buffer, 1);
+            }
+            if DK && DV {
+                C::Warp::wait_scores::<1>(&mut ds);
+            } else if DK {
+                C::Warp::wait_scores::<0>(&mut ds);
+            }
+            if DK && C::Score::DROPS {
+                score_gradients_kept::<C::Warp, C::Score, _>(&p, &mut ds, &statistics, kept);
+            } else if DK && C::Score::BENDS {
+                bent_gradients::<C::Warp, C::Score>(&p, &mut ds, &statistics, score);
+            } else if DK {
+                score_gradients::<C::Warp, C::Score>(&p, &mut ds, &statistics);
+            }
         }
-        pack::<C::Element, C::Warp>(&ds, &mut ds_operand);
-        if C::WRITES_DS {
-            write_ds::<C>(ring.buffer, &ds_operand);
+        if DK {
+            pack::<C::Element, C::Warp>(&ds, &mut ds_operand);
+            if C::WRITES_DS {
+                write_ds::<C>((ring.buffer, first_key), &ds_operand);
+            }
+            issue_gradient::<C>(d_k, &ds_operand, ring.buffer, 0);
         }
-        issue_gradient::<C>(d_k, &ds_operand, ring.buffer, 0);
-        C::Warp::wait_output(d_v);
-        C::Warp::wait_output(d_k);
+        if DV {
+            C::Warp::wait_output(d_v);
+        }
+        if DK {
+            C::Warp::wait_output(d_k);
+        }
     }
     found
 }

@@ -2,8 +2,8 @@
 
 use super::config::WgmmaBackwardConfig;
 use super::consumer::{
-    Gradient, Operand, issue_both, issue_gradient, keep_out, lane_again, release, store, sync_consumers,
-    threads, wait_stationary, wait_streamed, warp_row,
+    Gradient, Operand, issue_gradient, issue_scores_and, keep_out, lane_again, release, store,
+    sync_consumers, threads, wait_stationary, wait_streamed, warp_row,
 };
 use super::layout;
 use super::producer::{At, KEYS, QUERIES, copy_stationary, copy_streamed, start};
@@ -110,7 +110,7 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'
         // Worked out again, as registers kept across the loop spill.
         let Some(work) = query_work(params, block_idx_x_again()) else { return };
         let to = destination(params, &work);
-        store::<C>(d_q, params.scale, warp_row(), &to);
+        store::<C>(d_q, params.scale, warp_row::<C>(), &to);
         if tainted {
             // dQ is written.
             sync_consumers::<C>();
@@ -122,8 +122,8 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'
 
 /// A lane's row in the stationary block.
 #[inline(always)]
-fn row_in_block(half: u32) -> u32 {
-    warp_row() + lane_again() / 4 + half * 8
+fn row_in_block<C: WgmmaBackwardConfig>(half: u32) -> u32 {
+    warp_row::<C>() + lane_again() / 4 + half * 8
 }
 
 /// The statistics of one of a lane's rows; what it sees goes to shared memory.
@@ -136,7 +136,7 @@ unsafe fn row_of_lane<C: WgmmaBackwardConfig>(
     work: &Work<'_>,
     half: u32,
 ) -> [f32; 2] {
-    let row = row_in_block(half);
+    let row = row_in_block::<C>(half);
     let d_o = |chunk: u32| {
         let chunks = C::Stationary::COLUMN_WIDTH / 8;
         let column = layout::stationary::<C>(1) + chunk / chunks * C::Stationary::COLUMN_BYTES;
@@ -176,12 +176,12 @@ unsafe fn step<C: WgmmaBackwardConfig, const PARTIAL: bool>(
     let (mut operand, mut found) = (Operand::<C>::splat([0; 4]), false);
     // SAFETY: the caller's.
     unsafe {
-        let (mut p, mut ds) = issue_both::<C>(ring.buffer);
+        let (mut p, mut ds) = issue_scores_and::<C, true>(ring.buffer);
         if PARTIAL {
             C::Warp::wait_scores::<0>(&mut p);
             C::Warp::wait_scores::<0>(&mut ds);
             statistics.visible = [0, 1].map(|half| {
-                let at = layout::rows::<C>() + row_in_block(half) * LIMITS_BYTES;
+                let at = layout::rows::<C>() + row_in_block::<C>(half) * LIMITS_BYTES;
                 Visible { begin: ld_shared(at), end: ld_shared(at + 4) }
             });
             recompute::<C::Warp, Plain>(&mut p, &mut ds, &statistics, Plain::new(forward));
@@ -190,7 +190,7 @@ unsafe fn step<C: WgmmaBackwardConfig, const PARTIAL: bool>(
         } else {
             // P while dP is on its way.
             C::Warp::wait_scores::<1>(&mut p);
-            probabilities::<C::Warp, Plain>(&mut p, &statistics, Plain::new(forward));
+            probabilities::<C::Warp, Plain>(&mut p, &statistics, Plain::new(forward), false);
             C::Warp::wait_scores::<0>(&mut ds);
             score_gradients::<C::Warp, Plain>(&p, &mut ds, &statistics);
         }

@@ -16,6 +16,7 @@ use crate::backward::query_steps::{ds_head, piece};
 use crate::backward::spill::{DS_QUERIES, KEYS_STEP, QUERIES_STEP, ds_bytes};
 use crate::backward::work::query_work;
 use crate::config::check_backward;
+use crate::dropped::factor_of;
 use crate::ptx::bulk::bulk_copy;
 use crate::ptx::mbarrier::mbarrier_arrive_expect_tx;
 use crate::ptx::memory::{dynamic_smem, st_shared_v4, to_global};
@@ -30,9 +31,7 @@ use crate::wgmma::config::WARPGROUP;
 use crate::wgmma::gemm::WgmmaTile;
 use crate::wgmma::ring::Ring;
 
-/// Gradients of a consumer, of 64 queries each.
-const GRADIENTS: u32 = 2;
-/// Queries of one of them.
+/// Queries of a gradient of a consumer, which has one or two.
 const QUERIES: u32 = 64;
 
 /// The kernel: a CTA computes dQ of one block of queries of one head.
@@ -55,7 +54,10 @@ pub unsafe fn dqds<C: WgmmaBackwardConfig, const PRODUCER_REGISTERS: u32, const 
             }
         } else {
             take_registers::<CONSUMER_REGISTERS>();
-            consume::<C>(params);
+            match C::GRADIENTS {
+                1 => consume::<C, 1>(params),
+                _ => consume::<C, 2>(params),
+            }
         }
     }
 }
@@ -107,7 +109,7 @@ unsafe fn produce<C: WgmmaBackwardConfig>(params: &BackwardParams) {
             st_shared_v4(layout::note::<C>(ring.buffer), note);
             mbarrier_arrive_expect_tx(ring.full(), C::Streamed::BYTES + C::DS_BYTES);
             let at = At::key(params, work, first_key);
-            copy::<C, C::Streamed>(KEYS[0], k_smem::<C>(ring.buffer), at, ring.full());
+            copy::<C, C::Streamed>((KEYS[0], C::KEYS_OF_BOX), k_smem::<C>(ring.buffer), at, ring.full());
             let mut query = 0;
             while query < C::Stationary::ROWS {
                 let at = work.first_row + query;
@@ -125,37 +127,37 @@ unsafe fn produce<C: WgmmaBackwardConfig>(params: &BackwardParams) {
 
 /// The first query in the block of this thread's consumer, read again at each call.
 #[inline(always)]
-fn first_query() -> u32 {
-    (first_lane(thread_idx_x_again() / WARPGROUP) - 1) * GRADIENTS * QUERIES
+fn first_query<const GRADIENTS: usize>() -> u32 {
+    (first_lane(thread_idx_x_again() / WARPGROUP) - 1) * GRADIENTS as u32 * QUERIES
 }
 
-/// A consumer's part: its 128 rows.
+/// A consumer's part: its rows.
 ///
 /// # Safety
 /// As for [`dqds`], by all threads of the consumer's warpgroup.
 #[inline(always)]
-unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams) {
+unsafe fn consume<C: WgmmaBackwardConfig, const GRADIENTS: usize>(params: &BackwardParams) {
     // SAFETY: the caller's; steps are the same for all consumers.
     unsafe {
         let mut steps = wait_steps::<C>();
         let mut ring = layout::stages::<C>();
-        let mut d_q = [C::Warp::NO_O; GRADIENTS as usize];
+        let mut d_q = [C::Warp::NO_O; GRADIENTS];
         let mut tainted = false;
         while steps > 0 {
             let (is_partial, _) = wait_streamed::<C>(ring);
             if is_partial {
                 tainted |= keep_out::<C>((k_smem::<C>(ring.buffer), C::Streamed::BYTES));
             }
-            multiply::<C>(&mut d_q, ring);
+            multiply::<C, GRADIENTS>(&mut d_q, ring);
             release::<C>(&mut ring);
             steps -= 1;
         }
         // Worked out only here, as registers kept across the loop spill.
         let Some(work) = query_work(params, tile::<C>(params)) else { return };
         let to = destination(params, &work);
-        let mut row = first_query() + thread_idx_x_again() % WARPGROUP / 32 * 16;
+        let mut row = first_query::<GRADIENTS>() + thread_idx_x_again() % WARPGROUP / 32 * 16;
         for d_q in d_q {
-            store::<C>(d_q, params.scale, row, &to);
+            store::<C>(d_q, params.scale * factor_of::<C::Score>(&params.forward), row, &to);
             row += QUERIES;
         }
         if tainted {
@@ -172,10 +174,13 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams) {
 /// # Safety
 /// All threads of the warpgroup take part; the stage has landed.
 #[inline(always)]
-unsafe fn multiply<C: WgmmaBackwardConfig>(d_q: &mut [Gradient<C>; GRADIENTS as usize], ring: Ring) {
+unsafe fn multiply<C: WgmmaBackwardConfig, const GRADIENTS: usize>(
+    d_q: &mut [Gradient<C>; GRADIENTS],
+    ring: Ring,
+) {
     let k = Descriptor::along_rows::<C::Streamed>().at(k_smem::<C>(ring.buffer));
-    let mut ds =
-        Descriptor::of_core_matrices(KEYS_STEP, QUERIES_STEP).at(ds_smem::<C>(ring.buffer, first_query()));
+    let mut ds = Descriptor::of_core_matrices(KEYS_STEP, QUERIES_STEP)
+        .at(ds_smem::<C>(ring.buffer, first_query::<GRADIENTS>()));
     wgmma_fence();
     // SAFETY: the caller's.
     unsafe {

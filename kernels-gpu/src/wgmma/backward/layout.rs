@@ -33,13 +33,19 @@ pub(super) fn rows<C: WgmmaBackwardConfig>() -> u32 {
 /// With `dkv`, the statistics of a stage's queries.
 #[inline(always)]
 pub(super) fn statistics<C: WgmmaBackwardConfig>(stage: u32) -> u32 {
-    rows::<C>() + stage * C::Streamed::ROWS * (STATISTICS_BYTES + LIMITS_BYTES)
+    rows::<C>() + stage * C::Streamed::ROWS * C::QUERY_BYTES
 }
 
 /// With `dkv`, the limits of a stage's queries.
 #[inline(always)]
 pub(super) fn limits<C: WgmmaBackwardConfig>(stage: u32) -> u32 {
     statistics::<C>(stage) + C::Streamed::ROWS * STATISTICS_BYTES
+}
+
+/// With `dkv` of a score that is not plain, what it keeps of a stage's queries.
+#[inline(always)]
+pub(super) fn score_rows<C: WgmmaBackwardConfig>(stage: u32) -> u32 {
+    limits::<C>(stage) + C::Streamed::ROWS * LIMITS_BYTES
 }
 
 /// The barrier of the stationary tiles.
@@ -52,6 +58,12 @@ pub(super) fn stationary_barrier<C: WgmmaBackwardConfig>() -> u32 {
 #[inline(always)]
 pub(super) fn steps<C: WgmmaBackwardConfig>() -> u32 {
     stationary_barrier::<C>() + (1 + 2 * C::STAGES) * 8
+}
+
+/// Whether the other half of a block of keys of dS is no CTA's, where CTAs have half of one.
+#[inline(always)]
+pub(super) fn is_alone<C: WgmmaBackwardConfig>() -> u32 {
+    steps::<C>() + 4
 }
 
 /// The stages, before the first.

@@ -91,7 +91,12 @@ pub(super) unsafe fn copy_stationary<C: WgmmaBackwardConfig>(maps: [usize; 2], a
     unsafe {
         mbarrier_arrive_expect_tx(barrier, 2 * C::Stationary::BYTES);
         for which in 0..2 {
-            copy::<C, C::Stationary>(maps[which as usize], layout::stationary::<C>(which), at, barrier);
+            copy::<C, C::Stationary>(
+                (maps[which as usize], C::Stationary::ROWS),
+                layout::stationary::<C>(which),
+                at,
+                barrier,
+            );
         }
     }
 }
@@ -107,22 +112,28 @@ pub(super) unsafe fn copy_streamed<C: WgmmaBackwardConfig>(ring: Ring, maps: [us
         mbarrier_arrive_expect_tx(ring.full(), 2 * C::Streamed::BYTES);
         for which in 0..2 {
             let tile = layout::streamed::<C>(ring.buffer, which);
-            copy::<C, C::Streamed>(maps[which as usize], tile, at, ring.full());
+            copy::<C, C::Streamed>((maps[which as usize], C::Streamed::ROWS), tile, at, ring.full());
         }
     }
 }
 
-/// Starts copying a tile of the tensor whose map is at `map` in the parameter block.
+/// Starts copying a tile of the tensor whose map is at `map` in the parameter block, `rows` rows at a time.
 ///
 /// # Safety
 /// The barrier expects the tile's bytes, and nobody uses the tile.
 #[inline(always)]
-pub(super) unsafe fn copy<C: WgmmaBackwardConfig, S: Shape>(map: usize, smem: u32, at: At, barrier: u32) {
+pub(super) unsafe fn copy<C: WgmmaBackwardConfig, S: Shape>(
+    (map, rows): (usize, u32),
+    smem: u32,
+    at: At,
+    barrier: u32,
+) {
     for column in 0..S::COLUMNS {
-        let at = [column * S::COLUMN_WIDTH, at.row, at.head, at.batch];
-        // SAFETY: the caller's.
-        unsafe {
-            bulk_tensor_4d(smem + column * S::COLUMN_BYTES, C::parameter_address() + map as u64, at, barrier);
+        let (to, map) = (smem + column * S::COLUMN_BYTES, C::parameter_address() + map as u64);
+        for part in 0..S::ROWS.div_ceil(rows) {
+            let at = [column * S::COLUMN_WIDTH, at.row + part * rows, at.head, at.batch];
+            // SAFETY: the caller's.
+            unsafe { bulk_tensor_4d(to + part * (S::COLUMN_BYTES / S::ROWS * rows), map, at, barrier) }
         }
     }
 }
