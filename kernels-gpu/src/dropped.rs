@@ -113,9 +113,9 @@ pub fn drop_weights<W: WarpTile, S: Score>(
 
 /// A bit for each weight of a fragment whose rows are queries: a word for eight n8 tiles.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct KeptBits([u32; 2]);
+pub struct KeptByRow([u32; 2]);
 
-impl KeptBits {
+impl KeptByRow {
     /// Those of a block whose keys start at `first_key`, a multiple of [`KEYS`]; `rows` is what the score keeps of the lane's rows.
     #[inline(always)]
     pub fn new<W: WarpTile, S: Score>(
@@ -123,7 +123,7 @@ impl KeptBits {
         rows: &W::Rows<S::Row>,
         first_key: u32,
         lane: u32,
-    ) -> KeptBits {
+    ) -> KeptByRow {
         let calls = const {
             let tiles = <W::S<[f32; 4]> as Tiles<[f32; 4]>>::N;
             assert!(!S::DROPS || matches!(tiles, 4 | 8 | 12 | 16), "whole calls of the block's own");
@@ -135,7 +135,7 @@ impl KeptBits {
         dropout.seed = u64::from(high) << 32 | u64::from(low);
         let (dropout, rows) = (dropout, [0, 1].map(|half| S::weights(rows.row(0)[half])));
         let share = params.group.value == 1;
-        let mut kept = KeptBits::default();
+        let mut kept = KeptByRow::default();
         for call in 0..calls {
             let words =
                 |row: WeightRow| dropout.words(row, row.query % 8 * 4 + lane % 4, first_key / KEYS + call);

@@ -145,7 +145,7 @@ pub fn score_gradients_kept<W: WarpTile, S: Score, F: Fn(u32) -> S::Row + Copy>(
     p: &W::S<[f32; 4]>,
     dp: &mut W::S<[f32; 4]>,
     statistics: &ByColumn<F>,
-    kept: KeptBits,
+    kept: KeptByColumn,
 ) {
     for (n, (p, dp)) in p.row(0).iter().zip(dp.row_mut(0)).enumerate() {
         for (i, [_, delta]) in Statistics::<S>::of(statistics, n).into_iter().enumerate() {
@@ -156,7 +156,7 @@ pub fn score_gradients_kept<W: WarpTile, S: Score, F: Fn(u32) -> S::Row + Copy>(
 
 /// Sets P of weights that are dropped to 0, but for NaN, which stays one.
 #[inline(always)]
-pub fn drop_probabilities<W: WarpTile>(p: &mut W::S<[f32; 4]>, kept: KeptBits) {
+pub fn drop_probabilities<W: WarpTile>(p: &mut W::S<[f32; 4]>, kept: KeptByColumn) {
     for (n, p) in p.row_mut(0).iter_mut().enumerate() {
         for (i, p) in p.iter_mut().enumerate() {
             *p = if kept.keeps(n, i) { *p } else { *p * 0.0 };
@@ -301,9 +301,9 @@ impl<F> ByColumn<F> {
 
 /// A bit for each weight of a fragment whose columns are queries: a word for four pairs of n8 tiles.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct KeptBits([u32; 2]);
+pub struct KeptByColumn([u32; 2]);
 
-impl KeptBits {
+impl KeptByColumn {
     /// Whether dropout keeps the weight of element `i` of n8 tile `n`.
     #[inline(always)]
     fn keeps(self, n: usize, i: usize) -> bool {
@@ -312,10 +312,9 @@ impl KeptBits {
 }
 
 impl<F> ByColumn<F> {
-    /// Which weights of the lane's elements dropout keeps. All lanes take part; not while products are on their way, which a shuffle would
-    /// serialise.
+    /// Which weights of the lane's elements dropout keeps. All lanes take part, before products are issued.
     #[inline(always)]
-    pub fn kept_bits<W: WarpTile, S: Score>(&self, dropout: &Dropout) -> KeptBits
+    pub fn kept_bits<W: WarpTile, S: Score>(&self, dropout: &Dropout) -> KeptByColumn
     where
         F: Fn(u32) -> S::Row,
     {
@@ -324,7 +323,7 @@ impl<F> ByColumn<F> {
         let call = Transposed::of(self.lane_key % 8 * 4 + self.column / 2);
         // All queries of the block are of one head, and follow each other; those behind the sequence's last have no weights.
         let WeightRow { head, query } = S::weights((self.row)(call.query));
-        KeptBits([0, 4].map(|first| {
+        KeptByColumn([0, 4].map(|first| {
             let mut own = 0;
             for pair in first..pairs.min(first + 4) {
                 let row = WeightRow { head, query: query + pair * QUERIES };

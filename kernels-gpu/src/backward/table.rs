@@ -103,6 +103,8 @@ macro_rules! for_each_wgmma_backward_kernel {
             // In one launch.
             bwd_wgmma_dqdkv_f16_d64_m96n128_w12s2 => { DqDkv, F16, 64, 96, 128, 12, 2 };
             bwd_wgmma_dqdkv_bf16_d64_m96n128_w12s2 => { DqDkv, Bf16, 64, 96, 128, 12, 2 };
+            bwd_wgmma_dqdkv_f16_d96_m64n128_w12s2 => { DqDkv, F16, 96, 64, 128, 12, 2 };
+            bwd_wgmma_dqdkv_bf16_d96_m64n128_w12s2 => { DqDkv, Bf16, 96, 64, 128, 12, 2 };
             bwd_wgmma_dqdkv_f16_d128_m64n128_w12s2 => { DqDkv, F16, 128, 64, 128, 12, 2 };
             bwd_wgmma_dqdkv_bf16_d128_m64n128_w12s2 => { DqDkv, Bf16, 128, 64, 128, 12, 2 };
             bwd_wgmma_dqdkv_f16_d256_m64n64_w12s2 => { DqDkv, F16, 256, 64, 64, 12, 2 };

@@ -5,7 +5,7 @@ use super::k_loop::KLoop;
 use super::pipeline::{Consumer, lane_again};
 use super::work_tile::Tile;
 use crate::config::Config;
-use crate::dropped::KeptBits;
+use crate::dropped::KeptByRow;
 use crate::math::softmax::{AsIs, LAZY_RESCALE_AT, OnlineSoftmax, Reading};
 use crate::ptx::thread_idx_x_again;
 use crate::score::{Score, ShortWay};
@@ -100,7 +100,7 @@ pub(super) struct Ahead<W: WarpTile> {
     /// What the score loads for pairs of keys.
     loaded: W::S<[u32; 2]>,
     /// Which weights dropout keeps.
-    kept: KeptBits,
+    kept: KeptByRow,
 }
 
 /// The first key of the k-loop's current block, where the score asks for it.
@@ -185,7 +185,7 @@ impl Consumer<'_> {
     /// While the tile's slot is written, and no products are on their way.
     #[inline(always)]
     pub(super) unsafe fn ahead<C: WgmmaConfig, M: Masking>(&self, k_loop: &KLoop<C>) -> Ahead<C::Warp> {
-        let mut ahead = Ahead { loaded: Tiles::splat([0; 2]), kept: KeptBits::default() };
+        let mut ahead = Ahead { loaded: Tiles::splat([0; 2]), kept: KeptByRow::default() };
         if C::Score::DROPS {
             // The rows anew, as those kept through the main loop spill.
             let (warp_row, lane) = warp_row_and_lane::<C>();
@@ -194,7 +194,7 @@ impl Consumer<'_> {
                 unsafe { Tile::read_by_lane::<C>(self.params, C::LAYOUT.tile_slot(k_loop.tile.buffer)) };
             let rows = score_rows::<C>(self.params, &work, work.first_row + warp_row + lane / 4);
             let first_key = first_key_of_scores(k_loop);
-            ahead.kept = KeptBits::new::<C::Warp, C::Score>(self.params, &rows, first_key, lane);
+            ahead.kept = KeptByRow::new::<C::Warp, C::Score>(self.params, &rows, first_key, lane);
         }
         if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Pairs) {
             let (score, first_key) = (C::Score::new(self.params), first_key_of_scores(k_loop));

@@ -12,8 +12,8 @@ use super::turns::{done_with_ds, tile, wait_for_ds};
 use crate::backward::params::BackwardParams;
 use crate::backward::query_steps::{Step, Steps, ds_head, piece};
 use crate::backward::recompute::{
-    ByColumn, KeptBits, bent_gradients, drop_probabilities, hide, hide_by_score, probabilities, recompute,
-    score_gradients, score_gradients_kept, scores_of, weights,
+    ByColumn, KeptByColumn, bent_gradients, drop_probabilities, hide, hide_by_score, probabilities,
+    recompute, score_gradients, score_gradients_kept, scores_of, weights,
 };
 use crate::backward::row::{DK_REGISTERS, DV_REGISTERS, LIMITS_BYTES, STATISTICS_BYTES};
 use crate::backward::score_rows::{load_row, store_row};
@@ -312,7 +312,7 @@ unsafe fn step<C: WgmmaBackwardConfig, const DK: bool, const DV: bool, const PAR
             let lane_key = first_key + warp_row::<C>() + lane_again() / 4;
             ByColumn::new(beside, (lane_key, lane_again()), forward.ragged.sink_tokens, row)
         };
-        let (score, mut kept) = (C::Score::new(forward), KeptBits::default());
+        let (score, mut kept) = (C::Score::new(forward), KeptByColumn::default());
         if C::Score::DROPS {
             kept = statistics().kept_bits::<C::Warp, C::Score>(&dropout(forward));
         }
