@@ -9,6 +9,7 @@ use crate::config::BackwardConfig;
 use crate::element::half;
 use crate::keys::KeyRows;
 use crate::ptx::memory::{ld_global_b32, ld_global_v4, ld_shared_v4, st_global_v2, to_global};
+use crate::ptx::opaque;
 use crate::ptx::warp::shfl_bfly;
 use crate::scheduler::Work;
 use crate::score::Score;
@@ -161,6 +162,7 @@ pub unsafe fn spread_keys<C: BackwardConfig>(
         is_seen.then(|| k.address(key, 0))
     };
     let (rows, taint) = (C::Stationary::ROWS, Taint::NotANumber);
+    let streamed = if C::SPREADS_IN_LOOP { opaque(C::Streamed::ROWS) } else { C::Streamed::ROWS };
     // SAFETY: the caller's.
-    unsafe { spread::<C::Element>(to, rows, (steps, C::Streamed::ROWS), taint, threads, source) }
+    unsafe { spread::<C::Element>(to, rows, (steps, streamed), taint, threads, source) }
 }

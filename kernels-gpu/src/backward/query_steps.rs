@@ -165,7 +165,8 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
             if !wanted[i] {
                 continue;
             }
-            let steps = (self.count(), C::Streamed::ROWS);
+            let rows = if C::SPREADS_IN_LOOP { opaque(C::Streamed::ROWS) } else { C::Streamed::ROWS };
+            let steps = (self.count(), rows);
             let source = |step: u32, streamed: u32, key: u32| {
                 let (head, block) = (step / self.of_head().max(1), step % self.of_head().max(1));
                 let block = self.blocks.0 + block;
