@@ -4,6 +4,7 @@ use crate::{manifest_file, workspace};
 use anyhow::{Context, bail};
 use ferroflash_kernels::{archive, ptx};
 use kernels_gpu::manifest::Manifest;
+use kernels_gpu::row::Isa;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -30,7 +31,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 
 /// Writes the archive of a folder and returns its manifest.
 pub(crate) fn pack(folder: &Path, out: &Path) -> anyhow::Result<Manifest> {
-    let manifest = manifest_file::read(folder)?;
+    let mut manifest = manifest_file::read(folder)?;
+    // Hopper takes the backward kernels of wgmma nearly always; of the others the driver makes machine code there, which the archive has no
+    // room for.
+    for kernel in manifest.backward_kernels.iter_mut().filter(|kernel| kernel.row.isa == Isa::Mma) {
+        kernel.cubins.remove("sm_90");
+    }
     let frames = frames(folder, &manifest)?;
     let bytes = archive::pack(&frames);
     let (count, raw) = (frames.len(), frames.iter().flatten().map(|(_, bytes)| bytes.len()).sum::<usize>());
@@ -115,6 +121,7 @@ mod tests {
         kernel.cubins.insert("sm_86".into(), "one.cubin".into());
         let mut backward = manifest_file::backward_kernel("two", BACKWARD_VARIANTS[0].row, "sm_80", "body");
         backward.cubins.insert("sm_86".into(), "two.cubin".into());
+        backward.cubins.insert("sm_90".into(), "left-out.cubin".into());
         let sha256 = manifest_file::sha256(ptx.as_bytes());
         let manifest = Manifest {
             format: FORMAT,
