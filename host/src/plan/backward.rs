@@ -418,9 +418,8 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    /// Whether five products and what dS takes in memory are less than seven products, as measured on an H200: always where those of
-    /// the score have no wgmma. Neither batch nor heads are
-    /// asked, nor the lengths of packed sequences, so that a sequence has the same bits in every batch.
+    /// Whether five products and what dS takes in memory are less than seven products, as measured on an H200: always where the seven have no
+    /// wgmma. Neither batch nor heads are asked, nor the lengths of packed sequences, so that a sequence has the same bits in every batch.
     fn is_worth_keeping_ds(&self) -> bool {
         let problem = self.backward.problem();
         let [queries, keys] = [TensorRole::Q, TensorRole::K].map(|role| u64::from(problem.extent(role).rows));

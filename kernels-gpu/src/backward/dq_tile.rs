@@ -1,6 +1,6 @@
 //! A tile of `dq`: the blocks of keys that its queries see, the statistics of its queries, and where dQ goes.
 
-use super::nonfinite::{Destination, Taint, spread};
+use super::nonfinite::{Destination, Taint, rows_to_spread, spread};
 use super::params::BackwardParams;
 use super::recompute::is_hidden;
 use super::row::STATISTICS_BYTES;
@@ -9,7 +9,6 @@ use crate::config::BackwardConfig;
 use crate::element::half;
 use crate::keys::KeyRows;
 use crate::ptx::memory::{ld_global_b32, ld_global_v4, ld_shared_v4, st_global_v2, to_global};
-use crate::ptx::opaque;
 use crate::ptx::warp::shfl_bfly;
 use crate::scheduler::Work;
 use crate::score::Score;
@@ -162,7 +161,6 @@ pub unsafe fn spread_keys<C: BackwardConfig>(
         is_seen.then(|| k.address(key, 0))
     };
     let (rows, taint) = (C::Stationary::ROWS, Taint::NotANumber);
-    let streamed = if C::SPREADS_IN_LOOP { opaque(C::Streamed::ROWS) } else { C::Streamed::ROWS };
     // SAFETY: the caller's.
-    unsafe { spread::<C::Element>(to, rows, (steps, streamed), taint, threads, source) }
+    unsafe { spread::<C::Element>(to, rows, (steps, rows_to_spread::<C>()), taint, threads, source) }
 }

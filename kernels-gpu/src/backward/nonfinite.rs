@@ -3,11 +3,14 @@
 //! P and dS are 0 for hidden pairs, but 0 · NaN is NaN. So blocks that are seen only in part are looked through before they are multiplied
 //! along their rows; what is not finite is replaced by 0 there ([`keep_out`]), and at the end given to the rows that see it ([`spread`]).
 
+use crate::config::BackwardConfig;
 use crate::element::Element;
 use crate::keys::KeyRows;
 use crate::math::restore::add;
 use crate::math::scrub::{in_tile, scrub_tile};
 use crate::ptx::memory::{ld_global_b16, st_global_b16};
+use crate::ptx::opaque;
+use crate::shape::Shape;
 
 /// Replaces NaN and infinities in `bytes` bytes of tiles by 0; whether there were any, for all threads alike. `sync_or` is a barrier that
 /// says whether any thread has found one, `sync` one behind which products see what was written.
@@ -50,6 +53,12 @@ pub enum Taint {
     NotANumber,
     /// Itself, as its factor is positive: dO's in dV.
     Itself,
+}
+
+/// Rows of a streamed block, as the bound of [`spread`]'s loop: one that the compiler does not know where the loop is to stay one.
+#[inline(always)]
+pub fn rows_to_spread<C: BackwardConfig>() -> u32 {
+    if C::SPREADS_IN_LOOP { opaque(C::Streamed::ROWS) } else { C::Streamed::ROWS }
 }
 
 /// Gives the elements of streamed rows that are not finite to a tile of gradients, already written, in the rows that see them: for each row

@@ -1,6 +1,6 @@
 //! The steps of a tile of `dkv`: blocks of queries of all query heads of its KV head, head by head.
 
-use super::nonfinite::{Destination, Taint, spread};
+use super::nonfinite::{Destination, Taint, rows_to_spread, spread};
 use super::params::BackwardParams;
 use super::recompute::is_hidden;
 use super::spill::{DS_KEYS, Piece};
@@ -165,7 +165,7 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
             if !wanted[i] {
                 continue;
             }
-            let rows = if C::SPREADS_IN_LOOP { opaque(C::Streamed::ROWS) } else { C::Streamed::ROWS };
+            let rows = rows_to_spread::<C>();
             let steps = (self.count(), rows);
             let source = |step: u32, streamed: u32, key: u32| {
                 let (head, block) = (step / self.of_head().max(1), step % self.of_head().max(1));
