@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::problem::{ElementStrides, KeySequences, Layout, Problem, QuerySequences, Score, TensorRole};
 use kernels_gpu::backward::table::BACKWARD_VARIANTS;
 use kernels_gpu::params::Strides;
+use std::num::NonZeroU32;
 
 /// Bytes of dS that a pass keeps in its workspace at most, unless it is said: of 2³⁰ pairs of a query and a key, enough that the grids of its
 /// launches fill every device, and an eighth more, for the blocks on the diagonal of a causal mask.
@@ -24,6 +25,7 @@ pub struct Backward {
     lengths: [usize; 4],
     ds_bytes_max: u64,
     ds_order: Option<[u32; 2]>,
+    query_splits: Option<u32>,
 }
 
 impl Backward {
@@ -55,6 +57,7 @@ impl Backward {
             lengths: TensorRole::ALL.map(|role| problem.len(role)),
             ds_bytes_max: DS_BYTES_MAX,
             ds_order: None,
+            query_splits: None,
         };
         for role in [TensorRole::Q, TensorRole::K, TensorRole::V] {
             let own = backward.with_strides(role, problem.strides(role));
@@ -99,6 +102,19 @@ impl Backward {
     #[must_use]
     pub fn with_ds_order(self, order: Option<[u32; 2]>) -> Backward {
         Backward { ds_order: order, ..self }
+    }
+
+    /// With so many CTAs that share a block of keys and divide the queries that see it, where the plan otherwise takes as many as the problem
+    /// and the device ask for: few where there are many blocks. Their sums are float32 and are added in order, so that gradients have the same
+    /// bits on every run; but bits follow from how many share a block, which the plan decides by batch and heads too. With 1 the gradients of
+    /// a sequence are the same in every batch.
+    #[must_use]
+    pub fn with_query_splits(self, splits: Option<NonZeroU32>) -> Backward {
+        Backward { query_splits: splits.map(NonZeroU32::get), ..self }
+    }
+
+    pub(crate) fn query_splits(&self) -> Option<u32> {
+        self.query_splits
     }
 
     pub(crate) fn ds_order(&self) -> Option<[u32; 2]> {

@@ -3,6 +3,8 @@
 pub(crate) mod backward;
 mod backward_choice;
 mod backward_chunks;
+mod backward_splits;
+mod backward_steps;
 mod candidate;
 pub mod cascade;
 mod choice;

@@ -119,9 +119,9 @@ pub trait BackwardConfig {
     const DS_BYTES: u32 = Self::ROW.ds_bytes();
     /// Whether dS goes to memory.
     const WRITES_DS: bool = matches!(Self::ROW.pass, Pass::DkvDs);
-    /// Whether the loop over streamed rows in which what is not finite is given to its rows stays a loop. Unrolled it is three quarters of a
-    /// kernel; those that were there before keep their code until they are timed again.
-    const SPREADS_IN_LOOP: bool = Self::ROW.spreads_in_loop();
+    /// Whether the loop over streamed rows in which what is not finite is given to its rows stays one: unrolled it is three quarters of a kernel. But
+    /// with `dq` of mma.sync at head_dim 256 and a softcap ptxas spills where it does.
+    const SPREADS_IN_LOOP: bool = matches!(Self::ROW.isa, Isa::Wgmma) || Self::ROW.pass.keeps_keys();
     /// Whether stationary rows stay in registers through the main loop.
     const IN_REGISTERS: bool = Self::ROW.stationary_in_registers();
     /// The blocks of queries of a kernel whose queries are stationary.

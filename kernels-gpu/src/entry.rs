@@ -20,7 +20,7 @@ use cuda_std::kernel;
 #[cfg(not(ferroflash_wgmma))]
 use crate::{
     append::append,
-    backward::{bias, params::BackwardParams, sinks, statistics},
+    backward::{bias, params::BackwardParams, sinks, statistics, sums},
     copy::copy,
     element,
     math::{combine::combine, merge::merge},
@@ -317,6 +317,16 @@ macro_rules! step_entry {
             wait_for_prerequisites();
             // SAFETY: the caller's.
             unsafe { statistics::statistics::<element::$input>(&params) }
+        }
+    };
+    ($entry:ident: SumGradients, $input:ident, $output:ident) => {
+        /// # Safety
+        /// As for [`sums::sum`].
+        #[kernel]
+        pub unsafe fn $entry(params: BackwardParams) {
+            wait_for_prerequisites();
+            // SAFETY: the caller's.
+            unsafe { sums::sum::<element::$output>(&params) }
         }
     };
 }

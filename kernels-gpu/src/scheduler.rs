@@ -18,7 +18,7 @@ pub struct Work<'a> {
     pub head_kv: u32,
     /// First row.
     pub first_row: u32,
-    /// Which range of the keys.
+    /// Which range of the keys; of the backward pass's stationary keys, of their steps.
     pub split: u32,
     /// Which slice of the value vectors, where they are divided among CTAs.
     pub slice: u32,

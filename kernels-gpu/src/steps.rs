@@ -25,6 +25,8 @@ macro_rules! for_each_step_kernel {
             bias_gradient_bf16 => { BiasGradient, Bf16, Bf16 };
             statistics_f16 => { Statistics, F16, F32 };
             statistics_bf16=> { Statistics, Bf16, F32 };
+            sum_gradients_f16 => { SumGradients, F32, F16 };
+            sum_gradients_bf16 => { SumGradients, F32, Bf16 };
             copy_runs     => { Copy,    F32,  F32 };
         }
     };
@@ -57,6 +59,8 @@ pub enum Step {
     BiasGradient,
     /// Computes the statistics of queries, before a backward pass that keeps dS.
     Statistics,
+    /// Adds up the sums of CTAs that share a block of keys, to dK and dV.
+    SumGradients,
     /// Copies within the device, whatever the bytes are.
     Copy,
 }
@@ -136,11 +140,18 @@ impl StepRow {
         StepRow { step: Step::Statistics, input: Number::of(dtype), output: Number::F32 }
     }
 
+    /// The kernel that adds up what CTAs that share a block of keys have of its gradients.
+    pub const fn sum_gradients(dtype: Dtype) -> StepRow {
+        StepRow { step: Step::SumGradients, input: Number::F32, output: Number::of(dtype) }
+    }
+
     /// Threads of a CTA.
     pub const fn threads(&self) -> u32 {
         match self.step {
             Step::Combine => COMBINE_THREADS,
-            Step::Merge | Step::Append | Step::Statistics | Step::BiasGradient => STEP_THREADS,
+            Step::Merge | Step::Append | Step::Statistics | Step::BiasGradient | Step::SumGradients => {
+                STEP_THREADS
+            }
             Step::Copy => COPY_THREADS,
             Step::SinkGradient => SINK_THREADS,
         }
@@ -150,7 +161,7 @@ impl StepRow {
     pub const fn smem_bytes(&self) -> u32 {
         match self.step {
             Step::Combine => COMBINE_SMEM_BYTES,
-            Step::Merge | Step::Append | Step::Statistics | Step::Copy => 0,
+            Step::Merge | Step::Append | Step::Statistics | Step::SumGradients | Step::Copy => 0,
             // Blocks of Q, K, dO and V.
             Step::BiasGradient => 4 * BIAS_TILE * BIAS_TILE * 2,
             // A sum of each warp.

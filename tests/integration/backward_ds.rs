@@ -11,6 +11,7 @@ use ferroflash::{
     SimOptions, Sizes,
 };
 use ptx_sim::Schedule;
+use std::num::NonZeroU32;
 
 support::trials!(
     chunks_and_schedules_do_not_change_a_bit,
@@ -186,7 +187,9 @@ fn packed_sequences_of_any_length_are_right_by_five_products() {
 fn a_packed_sequence_is_the_same_wherever_it_stands() {
     const SEQUENCE: (u32, u32) = (130, 190);
     let row = (Dtype::Bf16, 128);
-    let alone = packed(&[SEQUENCE], Mask::CAUSAL, row, 0);
+    // How many CTAs share a block of keys would follow from the batch.
+    let unshared = |backward: Backward| backward.with_query_splits(NonZeroU32::new(1));
+    let alone = unshared(packed(&[SEQUENCE], Mask::CAUSAL, row, 0));
     let alone = case_of(&alone, &[SEQUENCE], InputKind::Random);
     let expected = computed(&alone, &[(1, 3), (1, 3)], &simulator(Schedule::Deterministic));
     for (sequences, at, chunks, seed) in [
@@ -194,7 +197,7 @@ fn a_packed_sequence_is_the_same_wherever_it_stands() {
         (&[(257, 64), SEQUENCE], 1, 1, 2),
         (&[(0, 5), (33, 33), SEQUENCE, (1, 129)], 2, 3, 3),
     ] {
-        let backward = packed(sequences, Mask::CAUSAL, row, 0);
+        let backward = unshared(packed(sequences, Mask::CAUSAL, row, 0));
         let attention = simulator(Schedule::Seeded(seed));
         let all = plans(&backward, &attention)[0].ds_bytes();
         let backward = backward.with_ds_bytes_max(all / u64::from(chunks));

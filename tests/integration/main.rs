@@ -3,6 +3,7 @@
 mod append;
 mod backward;
 mod backward_ds;
+mod backward_splits;
 mod bindings;
 mod cascade;
 mod cli_errors;
@@ -65,6 +66,7 @@ fn main() {
         predict::trials(),
         backward::trials(),
         backward_ds::trials(),
+        backward_splits::trials(),
         ragged::trials(),
         reference::trials(),
         sample::trials(),

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use ferroflash::{Backward, Problem};
+use std::num::NonZeroU32;
 
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub(crate) struct BackwardArgs {
@@ -9,6 +10,9 @@ pub(crate) struct BackwardArgs {
     /// other, and with 0 none is kept, which is slower [default: 2304M]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, requires = "backward")]
     ds_max: Option<u64>,
+    /// CTAs that share a block of keys and divide the queries that see it [default: as many as the problem asks for]
+    #[arg(long, value_name = "N", requires = "backward")]
+    query_splits: Option<NonZeroU32>,
     /// KV heads of a chunk and how many chunks dK and dV are ahead of dQ, where one launch computes all
     #[arg(long, value_name = "HEADS,CHUNKS", value_parser = parse_order, requires = "backward", hide = true)]
     ds_order: Option<[u32; 2]>,
@@ -17,7 +21,7 @@ pub(crate) struct BackwardArgs {
 impl BackwardArgs {
     /// A backward pass under these options.
     pub(crate) fn of(&self, backward: Backward) -> Backward {
-        let backward = backward.with_ds_order(self.ds_order);
+        let backward = backward.with_ds_order(self.ds_order).with_query_splits(self.query_splits);
         self.ds_max.map_or(backward, |bytes| backward.with_ds_bytes_max(bytes))
     }
 

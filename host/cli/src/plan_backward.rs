@@ -63,6 +63,8 @@ fn to_json(plan: &BackwardPlan, device: &DeviceInfo, flops: f64) -> Value {
         "chunks": plan.chunks(),
         "heads_kept": plan.heads_kept(),
         "statistics_ctas": plan.statistics_ctas(),
+        "query_splits": plan.query_splits(),
+        "sum_ctas": plan.sum_ctas(),
         "sink_ctas": plan.sink_ctas(),
         "bias_ctas": plan.bias_ctas(),
         "workspace_bytes": plan.workspace_bytes(),
@@ -98,6 +100,13 @@ fn print(plan: &BackwardPlan, device: &DeviceInfo, flops: f64) {
         if let Some(obstacle) = step.obstacle() {
             output::print(&format!("  {:<11} not wgmma: {obstacle}", ""));
         }
+    }
+    if let Some(ctas) = plan.sum_ctas() {
+        let splits = plan.query_splits();
+        output::print(&format!(
+            "  {:<11} {ctas} CTAs; {splits} share a block of keys (--query-splits)",
+            "sums"
+        ));
     }
     for (name, ctas) in [("sinks", plan.sink_ctas()), ("bias", plan.bias_ctas())] {
         let Some(ctas) = ctas else { continue };

@@ -161,7 +161,9 @@ pub(super) struct BackwardKernels {
     /// The step before the others that computes the statistics of all queries, where they keep dS.
     statistics: Option<LoadedKernel>,
     steps: Vec<LoadedKernel>,
-    /// The step behind them that computes the gradient of sinks.
+    /// The step behind them that adds up dK and dV, where several CTAs share a block of keys.
+    sums: Option<LoadedKernel>,
+    /// The step that computes the gradient of sinks.
     sinks: Option<LoadedKernel>,
     /// The one that computes the gradient of the bias.
     bias: Option<LoadedKernel>,
@@ -185,6 +187,7 @@ impl Call for BackwardPlan {
         Ok(BackwardKernels {
             statistics: step(self.statistics_ctas().is_some(), StepRow::statistics(dtype))?,
             steps: self.steps().iter().map(|of| attention.loaded(of.kernel())).collect::<Result<_, _>>()?,
+            sums: step(self.sum_ctas().is_some(), StepRow::sum_gradients(dtype))?,
             sinks: step(self.sink_ctas().is_some(), StepRow::SINK_GRADIENT)?,
             bias: step(self.bias_ctas().is_some(), StepRow::bias_gradient(dtype))?,
         })
@@ -217,6 +220,9 @@ impl Call for BackwardPlan {
                         queue.run(kernel, grid, &params.to_bytes())?;
                     }
                 }
+            }
+            if let Some((kernel, ctas)) = kernels.sums.zip(self.sum_ctas()) {
+                queue.run(&kernel, ctas, &self.params(tensors, workspace).to_bytes())?;
             }
             if let Some((kernel, (grid, params))) = kernels.sinks.zip(self.sink_gradient(tensors, workspace))
             {

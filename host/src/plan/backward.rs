@@ -2,23 +2,27 @@
 
 use super::backward_choice::{Choice, boxes, choose, ctas, kv_heads_together};
 use super::backward_chunks::Chunks;
+use super::backward_splits::query_splits;
+use super::backward_steps::bias_tiles;
 use super::{COUNTER_BYTES, COUNTERS_BYTES, GRID_MAX, limit, of_one_batch, ragged};
 use crate::backward::{Backward, BackwardTensors};
 use crate::device::{DeviceInfo, TensorBox};
 use crate::error::Error;
 use crate::module::{self, Library};
-use crate::problem::{KeySequences, Operand, QuerySequences, TensorRole};
+use crate::problem::{KeySequences, QuerySequences, TensorRole};
+use kernels_gpu::backward::STATISTICS_ROWS;
 use kernels_gpu::backward::order::Order;
 use kernels_gpu::backward::params::BackwardParams;
 use kernels_gpu::backward::row::{BackwardRow, Pass, STATISTICS_BYTES};
-use kernels_gpu::backward::{BIAS_TILE, STATISTICS_ROWS};
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::{ForwardParams, SplitParams};
 use kernels_gpu::row::Isa;
-use kernels_gpu::step_params::{BiasGradientParams, SinkGradientParams};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// The sums of CTAs that share a block start at a multiple of this.
+const SUMS_ALIGNMENT: u64 = 128;
 
 /// One launch of a plan.
 #[derive(Clone, Debug)]
@@ -47,13 +51,14 @@ impl BackwardStep {
         self.obstacle.as_deref()
     }
 
-    /// The step with a kernel that computes the problem.
+    /// The step with a kernel that computes the problem, so many CTAs a block of keys.
     fn new(
         backward: &Backward,
         kernel: &Arc<Kernel<BackwardRow>>,
+        query_splits: u32,
         device: &DeviceInfo,
     ) -> Result<Self, Error> {
-        let grid = ctas(backward, &kernel.row);
+        let grid = ctas(backward, &kernel.row, query_splits);
         limit("the number of CTAs (batch × heads × blocks)", grid.map_or(u64::MAX, u64::from), GRID_MAX)?;
         let boxes = boxes(backward, &kernel.row, device)?;
         Ok(Self { kernel: kernel.clone(), grid: grid.unwrap_or(u32::MAX), boxes, obstacle: None })
@@ -68,8 +73,9 @@ pub struct BackwardPlan {
     backward: Backward,
     steps: Vec<BackwardStep>,
     chunks: Option<Chunks>,
-    params: BackwardParams,
+    pub(super) params: BackwardParams,
     statistics_bytes: u64,
+    pub(super) sums_offset: Option<u64>,
     workspace_bytes: u64,
 }
 
@@ -157,9 +163,10 @@ impl BackwardPlan {
         let key_blocks = blocks(keys.rows, dkv.block_n, is_packed.then_some(sizes.batch));
         let of_bias = bias_tiles(backward).map_or(0, |tiles| tiles.iter().product());
         limit("the number of CTAs of the gradient of the bias", of_bias, GRID_MAX)?;
+        let splits = query_splits(backward, keeping_keys, device);
         let mut steps = Vec::new();
         for kernel in kernels {
-            steps.push(BackwardStep::new(backward, kernel, device)?);
+            steps.push(BackwardStep::new(backward, kernel, splits, device)?);
         }
         let mut heads = keys.batch.saturating_mul(keys.heads);
         if let Some(chunks) = &chunks {
@@ -198,15 +205,29 @@ impl BackwardPlan {
             kv_heads_together: Divisor::new(kv_heads_together(backward, keeping_keys, device, heads)),
             scale: problem.scale(),
             ds_heads: Divisor::new(chunks.map_or(1, |chunks| chunks.heads_kept() * problem.group())),
-            order: chunks.map_or(Order::default(), |of| of.order(key_blocks, query_blocks * problem.group())),
+            order: chunks
+                .map_or(Order::default(), |of| of.order(key_blocks * splits, query_blocks * problem.group())),
+            query_splits: Divisor::new(splits),
+            sums_row_bytes: dkv.head_dim * 4,
             ds_groups: chunks.map_or(0, |chunks| chunks.groups),
             ds_block_rows: dkv.block_m,
             ..BackwardParams::default()
         };
         let statistics_bytes = (rows * u64::from(STATISTICS_BYTES)).next_multiple_of(COUNTER_BYTES);
         let of_ds = chunks.map_or(0, |chunks| chunks.workspace_bytes());
-        let workspace_bytes = COUNTERS_BYTES + statistics_bytes + of_ds;
-        Ok(BackwardPlan { backward: *backward, steps, chunks, params, statistics_bytes, workspace_bytes })
+        let kept_bytes = (statistics_bytes + of_ds).next_multiple_of(SUMS_ALIGNMENT);
+        let blocks = u64::from(keys.batch) * u64::from(keys.heads) * u64::from(key_blocks);
+        let of_block = u64::from(2 * splits * dkv.block_n) * u64::from(params.sums_row_bytes);
+        let sums_bytes = if splits > 1 { blocks * of_block } else { 0 };
+        Ok(BackwardPlan {
+            backward: *backward,
+            steps,
+            chunks,
+            params,
+            statistics_bytes,
+            sums_offset: (splits > 1).then_some(kept_bytes),
+            workspace_bytes: COUNTERS_BYTES + kept_bytes + sums_bytes,
+        })
     }
 
     /// The gradients.
@@ -240,7 +261,13 @@ impl BackwardPlan {
         self.chunks.map(|_| extent.batch * extent.heads * extent.rows.div_ceil(STATISTICS_ROWS))
     }
 
-    /// Bytes of workspace that a pass needs: counters, which it leaves as they are, 8 bytes a query row, and dS where it is kept.
+    /// CTAs that share a block of keys, and divide the queries that see it.
+    pub fn query_splits(&self) -> u32 {
+        self.params.query_splits.value
+    }
+
+    /// Bytes of workspace that a pass needs: counters, which it leaves as they are, 8 bytes a query row, dS where it is kept, and the sums of CTAs
+    /// that share a block of keys.
     pub fn workspace_bytes(&self) -> u64 {
         self.workspace_bytes
     }
@@ -298,63 +325,10 @@ impl BackwardPlan {
                 .chunks
                 .and_then(|chunks| chunks.counters_offset())
                 .map_or(0, |offset| kept + offset),
+            sums: self.sums_offset.map_or(0, |offset| workspace + COUNTERS_BYTES + offset),
             ..self.params
         }
     }
-}
-
-impl BackwardPlan {
-    /// CTAs of the launch behind both steps that computes the gradient of the sinks, where the problem has any.
-    pub fn sink_ctas(&self) -> Option<u32> {
-        let problem = self.backward.problem();
-        problem.has_sinks().then_some(problem.sizes().heads_q)
-    }
-
-    /// CTAs and parameters of that launch, where its result is wanted.
-    pub(crate) fn sink_gradient(
-        &self,
-        at: &BackwardTensors,
-        workspace: u64,
-    ) -> Option<(u32, SinkGradientParams)> {
-        let operand = |operand: Operand| at.forward.operands[operand as usize].unwrap_or(0);
-        let (d_sinks, ctas, forward) = (at.d_sinks?, self.sink_ctas()?, &self.params.forward);
-        let params = SinkGradientParams {
-            statistics: workspace + COUNTERS_BYTES,
-            sinks: operand(Operand::Sinks),
-            d_sinks,
-            cu_seqlens_q: operand(Operand::CuSeqlensQ),
-            rows: forward.seqlen_q,
-            heads: forward.heads_q,
-            batch: forward.batch,
-        };
-        Some((ctas, params))
-    }
-
-    /// CTAs of the launch behind all others that computes the gradient of the bias, where the problem has one.
-    pub fn bias_ctas(&self) -> Option<u32> {
-        bias_tiles(&self.backward).map(|tiles| tiles.iter().product::<u64>() as u32)
-    }
-
-    /// CTAs and parameters of that launch, where its result is wanted.
-    pub(crate) fn bias_gradient(
-        &self,
-        at: &BackwardTensors,
-        workspace: u64,
-    ) -> Option<(u32, BiasGradientParams)> {
-        let (d_bias, ctas, tiles) = (at.d_bias?, self.bias_ctas()?, bias_tiles(&self.backward)?);
-        // Their product is below 2³¹, and so is a number of rows.
-        let [_, heads, query_blocks, key_blocks] = tiles.map(|tiles| Divisor::new(tiles as u32));
-        let [_, _, rows, _] = self.backward.problem().bias_sizes()?.map(|size| size as u32);
-        let backward = self.params(at, workspace);
-        Some((ctas, BiasGradientParams { backward, d_bias, key_blocks, query_blocks, heads, rows }))
-    }
-}
-
-/// Tiles of the gradient of a bias along its batch entries, heads, queries and keys.
-fn bias_tiles(backward: &Backward) -> Option<[u64; 4]> {
-    let [batch, heads, rows, keys] = backward.problem().bias_sizes()?.map(|size| size as u64);
-    let blocks = |rows: u64| rows.div_ceil(BIAS_TILE.into());
-    Some([batch, heads, blocks(rows), blocks(keys)])
 }
 
 /// Pairs of a query and a key of a head from which on it is worth to keep dS: at head_dim 64 and 128 it was 1.06 to 1.36 times as fast in 18 random
@@ -473,7 +447,8 @@ impl<'a> Pairs<'a> {
         });
         let mut plans = Vec::new();
         for kernels in joined.chain(pairs) {
-            let chunks = Chunks::new(self.backward, kernels[0], self.device);
+            let splits = query_splits(self.backward, kernels[0], self.device);
+            let chunks = Chunks::new(self.backward, kernels[0], splits, self.device);
             if chunks.is_some() {
                 plans.push(BackwardPlan::of(self.backward, &kernels, chunks, self.device)?);
             }

@@ -80,7 +80,7 @@ pub(super) fn choose(
 fn rows_one_after_another(backward: &Backward, kernel: &Kernel<BackwardRow>, device: &DeviceInfo) -> u64 {
     let row = &kernel.row;
     let resident = u64::from(resident_ctas_of(kernel, device, || row.registers_at_start()).max(1));
-    let ctas = u64::from(ctas(backward, row).unwrap_or(u32::MAX));
+    let ctas = u64::from(ctas(backward, row, 1).unwrap_or(u32::MAX));
     let of_sm = ctas.div_ceil(u64::from(device.sm_count.max(1)));
     let warps = u64::from(row.computing_warps());
     let round = |ctas: u64| if ctas == 0 { 0 } else { (ctas * warps).max(WARPS_ENOUGH) };
@@ -104,10 +104,11 @@ pub(super) fn kv_heads_together(
     largest_divisor(heads, at_once)
 }
 
-/// CTAs of a row's kernel: a block of stationary rows of each head, or two of each; or those of both its parts.
-pub(super) fn ctas(backward: &Backward, row: &BackwardRow) -> Option<u32> {
+/// CTAs of a row's kernel: a block of stationary rows of each head, or two of each, and of keys as many times that as share a block; or those
+/// of both its parts.
+pub(super) fn ctas(backward: &Backward, row: &BackwardRow, query_splits: u32) -> Option<u32> {
     if row.pass == Pass::DqDkv {
-        let [keys, queries] = row.parts().map(|part| ctas(backward, &part));
+        let [keys, queries] = row.parts().map(|part| ctas(backward, &part, query_splits));
         return keys?.checked_add(queries?);
     }
     let problem = backward.problem();
@@ -118,7 +119,8 @@ pub(super) fn ctas(backward: &Backward, row: &BackwardRow) -> Option<u32> {
     };
     let extent = problem.extent(role);
     let blocks = blocks(extent.rows, row.stationary_rows(), packed.then_some(problem.sizes().batch));
-    extent.batch.checked_mul(extent.heads)?.checked_mul(blocks)?.checked_mul(row.ctas_of_block())
+    let of_block = row.ctas_of_block() * if row.pass.keeps_keys() { query_splits } else { 1 };
+    extent.batch.checked_mul(extent.heads)?.checked_mul(blocks)?.checked_mul(of_block)
 }
 
 /// What bulk copies are told of Q, dO, K and V without their addresses: a box is the rows of a block. None for a row without wgmma.

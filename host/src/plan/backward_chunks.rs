@@ -45,12 +45,17 @@ const OF_QUERIES_EIGHTHS: u32 = 5;
 /// With fewer pairs of launches were up to 50 % faster on an H200, with more up to 6 % slower (docs/notes/backward.md).
 const CHUNKS_A_LAG: u32 = 4;
 
+/// With fewer chunks than this many times what dK and dV are ahead by, all of dK and dV come first: the last of them are not to wait for SMs that
+/// compute dQ (0.79 of the time at 1,32,4,2670,2670,80 on an H200).
+const CHUNKS_TO_MIX: u32 = 2;
+
 impl Chunks {
-    /// The chunks of a pass whose dS this kernel writes, within [`Backward::ds_bytes_max`]. None where too few heads fit, or of queries and keys
+    /// The chunks of a pass whose dS this kernel writes, so many CTAs a block of keys, within [`Backward::ds_bytes_max`]. None where too few heads fit, or of queries and keys
     /// only one are packed.
     pub(super) fn new(
         backward: &Backward,
         keys: &Kernel<BackwardRow>,
+        query_splits: u32,
         device: &DeviceInfo,
     ) -> Option<Chunks> {
         let problem = backward.problem();
@@ -61,19 +66,19 @@ impl Chunks {
         let groups = u32::try_from(queries_kept(problem, keys.row.block_m)? / 8).ok()?;
         let of_head = u64::from(groups).checked_mul((problem.group() * QUERIES_STEP).into())?;
         let at_once = device.sm_count * resident_ctas_of(keys, device, || keys.row.registers_at_start());
-        let at_once = at_once.max(1);
+        let (at_once, key_ctas) = (at_once.max(1), key_blocks.saturating_mul(query_splits));
         let room = u32::try_from(backward.ds_bytes_max() / of_head.max(1)).unwrap_or(u32::MAX);
         let (heads_kv, slots, lag, is_roomy) = if keys.row.pass == Pass::DqDkv {
             // Half of a round: with whole ones 1024 and 2048 tokens took 10 % longer.
-            let together = if problem.causal() && !is_packed { at_once / 2 / key_blocks.max(1) } else { 1 };
+            let together = if problem.causal() && !is_packed { at_once / 2 / key_ctas.max(1) } else { 1 };
             let order = backward.ds_order();
             let (heads_kv, slots, lag, is_roomy) =
-                in_one_launch((heads, together), room, (key_blocks, at_once), order)?;
+                in_one_launch((heads, together), room, (key_ctas, at_once), order)?;
             // CTAs of a chunk, those under a diagonal half of one: nearly a round of them is complete too late.
-            let ctas = heads_kv * key_blocks / if problem.causal() { 2 } else { 1 };
+            let ctas = heads_kv * key_ctas / if problem.causal() { 2 } else { 1 };
             (heads_kv, slots, lag, is_roomy && 4 * ctas <= 3 * at_once)
         } else {
-            (apart(heads, room, (key_blocks, at_once))?, 1, 0, true)
+            (apart(heads, room, (key_ctas, at_once))?, 1, 0, true)
         };
         let starts_bytes = (u64::from(extent.batch) * u64::from(key_blocks) * 4).next_multiple_of(ALIGNMENT);
         let bytes = u64::from(slots * heads_kv) * of_head;
@@ -107,20 +112,20 @@ impl Chunks {
         self.starts_bytes + counters.next_multiple_of(ALIGNMENT) + u64::from(ds_bytes(DS_QUERIES))
     }
 
-    /// The order of the CTAs of a launch of all chunks, with blocks of keys of a KV head, and of queries of all query heads of it.
-    pub(super) fn order(&self, key_blocks: u32, query_blocks: u32) -> Order {
+    /// The order of the CTAs of a launch of all chunks, with CTAs of keys of a KV head, and of queries of all query heads of it.
+    pub(super) fn order(&self, key_ctas: u32, query_blocks: u32) -> Order {
         if self.lag == 0 {
             return Order::default();
         }
-        let [keys, queries] = [key_blocks, query_blocks].map(|of| Divisor::new(self.heads_kv * of));
+        let [keys, queries] = [key_ctas, query_blocks].map(|of| Divisor::new(self.heads_kv * of));
         Order { keys, queries, chunks: self.count, lag: self.lag, slots: self.slots }
     }
 }
 
 /// KV heads of a chunk that is launched by itself: those with the fewest rounds of CTAs, of equals the most.
-fn apart(heads: u32, room: u32, (key_blocks, at_once): (u32, u32)) -> Option<u32> {
+fn apart(heads: u32, room: u32, (key_ctas, at_once): (u32, u32)) -> Option<u32> {
     let rounds = |of: u32| {
-        let ctas = u64::from(of) * u64::from(key_blocks);
+        let ctas = u64::from(of) * u64::from(key_ctas);
         u64::from(heads / of) * ctas.div_ceil(u64::from(at_once))
     };
     (1..=room.min(heads)).rev().filter(|&of| heads.is_multiple_of(of)).min_by_key(|&of| rounds(of))
@@ -133,13 +138,15 @@ fn apart(heads: u32, room: u32, (key_blocks, at_once): (u32, u32)) -> Option<u32
 fn in_one_launch(
     (heads, together): (u32, u32),
     room: u32,
-    (key_blocks, at_once): (u32, u32),
+    (key_ctas, at_once): (u32, u32),
     order: Option<[u32; 2]>,
 ) -> Option<(u32, u32, u32, bool)> {
     let heads_kv = largest_divisor(heads, order.map_or(together.min(room / 3), |[heads, _]| heads).max(1));
     let count = heads / heads_kv;
-    let chunks = |eighths: u32| (at_once * eighths).div_ceil(8 * heads_kv * key_blocks.max(1));
-    let lag = order.map_or(1 + chunks(OF_KEYS_EIGHTHS), |[_, lag]| lag.max(1)).min(count);
+    let chunks = |eighths: u32| (at_once * eighths).div_ceil(8 * heads_kv * key_ctas.max(1));
+    let lag = 1 + chunks(OF_KEYS_EIGHTHS);
+    let lag =
+        order.map_or(if count < CHUNKS_TO_MIX * lag { count } else { lag }, |[_, lag]| lag.max(1)).min(count);
     let wanted = (lag + chunks(OF_QUERIES_EIGHTHS)).min(count);
     let slots = wanted.min(room / heads_kv);
     let lag = if slots < count { lag.min(slots.saturating_sub(1)) } else { lag };
@@ -267,9 +274,9 @@ mod tests {
         // 4,16,16,4096,4096,128 on 132 SMs, without a mask and with: heads of a chunk, slots, lag.
         assert_eq!(of((64, 1), 71, (32, 132)), Some((1, 8, 5, true)));
         assert_eq!(of((64, 2), 140, (32, 132)), Some((2, 5, 3, true)));
-        // 1,64,8,4096: few heads, all of which have room, but dQ of most is computed when no others are left.
-        assert_eq!(of((8, 1), 9, (32, 132)), Some((1, 8, 5, false)));
-        assert_eq!(of((8, 2), 17, (32, 132)), Some((2, 4, 3, false)));
+        // 1,64,8,4096: few heads, all of which have room: dK and dV come first.
+        assert_eq!(of((8, 1), 9, (32, 132)), Some((1, 8, 8, false)));
+        assert_eq!(of((8, 2), 17, (32, 132)), Some((2, 4, 4, false)));
         // Less room than wanted, and too little.
         assert_eq!(of((16, 1), 3, (128, 132)), Some((1, 3, 2, true)));
         assert_eq!(of((16, 1), 2, (128, 132)), Some((1, 2, 1, false)));

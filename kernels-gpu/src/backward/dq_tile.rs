@@ -4,6 +4,7 @@ use super::nonfinite::{Destination, Taint, rows_to_spread, spread};
 use super::params::BackwardParams;
 use super::recompute::is_hidden;
 use super::row::STATISTICS_BYTES;
+use super::sums::Sums;
 use super::work::{first_index, key_rows, query_rows};
 use crate::config::BackwardConfig;
 use crate::element::half;
@@ -132,6 +133,7 @@ pub fn destination(params: &BackwardParams, work: &Work<'_>) -> Destination {
         rows: query_rows(params.d_q, &params.d_q_strides, work, work.head_q),
         range: (work.first_row, work.sequence.seqlen_q.get()),
         width: params.forward.ragged.width_qk,
+        sums: Sums::NONE,
     }
 }
 

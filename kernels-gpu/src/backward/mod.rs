@@ -7,6 +7,9 @@
 //!
 //! Or five products instead of seven, with wgmma: a step kernel computes the statistics, `dkvds` is a `dkv` that also writes dS to memory, and
 //! `dqds` is dQ = dS·K alone; `dqdkv` is both in one launch.
+//!
+//! Where there are fewer blocks of keys than the device has CTAs at once, several CTAs share the steps of each, and a step kernel adds up their
+//! float32 sums in order ([`sums`]).
 
 /// Queries of a head of a CTA of the kernel of statistics.
 pub const STATISTICS_ROWS: u32 = 64;
@@ -15,6 +18,9 @@ pub const STATISTICS_LANES: u32 = 8;
 
 /// Queries and keys of a tile of the kernel of a bias' gradient, and elements of head_dim that it multiplies at a time.
 pub const BIAS_TILE: u32 = 64;
+
+/// Keys whose sums a CTA of the kernel adds that brings the splits of a block together; blocks are multiples of it.
+pub const SUM_ROWS: u32 = 16;
 
 pub mod order;
 pub mod params;
@@ -39,5 +45,7 @@ pub mod score_rows;
 pub mod sinks;
 #[cfg(all(target_arch = "nvptx64", not(ferroflash_wgmma)))]
 pub mod statistics;
+#[cfg(target_arch = "nvptx64")]
+pub mod sums;
 #[cfg(target_arch = "nvptx64")]
 pub mod work;

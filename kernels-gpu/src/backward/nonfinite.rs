@@ -3,12 +3,13 @@
 //! P and dS are 0 for hidden pairs, but 0 · NaN is NaN. So blocks that are seen only in part are looked through before they are multiplied
 //! along their rows; what is not finite is replaced by 0 there ([`keep_out`]), and at the end given to the rows that see it ([`spread`]).
 
+use super::sums::Sums;
 use crate::config::BackwardConfig;
 use crate::element::Element;
 use crate::keys::KeyRows;
 use crate::math::restore::add;
 use crate::math::scrub::{in_tile, scrub_tile};
-use crate::ptx::memory::{ld_global_b16, st_global_b16};
+use crate::ptx::memory::{ld_global_b16, ld_global_b32, st_global_b16, st_global_f32};
 use crate::ptx::opaque;
 use crate::shape::Shape;
 
@@ -44,6 +45,8 @@ pub struct Destination {
     pub range: (u32, u32),
     /// Elements of a row.
     pub width: u32,
+    /// Where its sums go instead, if other CTAs have some of them.
+    pub sums: Sums,
 }
 
 /// What an element that is not finite makes of the sums it is in.
@@ -93,8 +96,14 @@ pub unsafe fn spread<E: Element>(
                             let value = ld_global_b16(at + u64::from(column * 2));
                             if value & E::EXPONENT == E::EXPONENT {
                                 let value = if taint == Taint::NotANumber { 0x7fff } else { value };
-                                let at = to.rows.address(row, column * 2);
-                                st_global_b16(at, add::<E>(ld_global_b16(at), value));
+                                if to.sums.are_wanted() {
+                                    let at = to.sums.address(row - to.range.0, column);
+                                    let sum = f32::from_bits(ld_global_b32(at));
+                                    st_global_f32(at, sum + E::widen(value));
+                                } else {
+                                    let at = to.rows.address(row, column * 2);
+                                    st_global_b16(at, add::<E>(ld_global_b16(at), value));
+                                }
                             }
                         }
                     }

@@ -30,6 +30,9 @@ pub struct BackwardParams {
     pub ds_starts: u64,
     /// [`Order::counters`], u32 each, which the kernel of statistics sets to 0; 0 where there are none.
     pub counters: u64,
+    /// Where the sums of each CTA lie that shares a block of keys with others ([`crate::backward::sums`]), at a multiple of 128 bytes; 0 where none
+    /// does.
+    pub sums: u64,
     /// Strides of dO.
     pub d_o_strides: Strides,
     /// Strides of dQ.
@@ -48,6 +51,8 @@ pub struct BackwardParams {
     pub kv_heads_together: Divisor,
     /// Query heads that dS has room for, of all batch entries: they take the room in turns.
     pub ds_heads: Divisor,
+    /// CTAs that share a block of keys: each has some of its steps.
+    pub query_splits: Divisor,
     /// The order of CTAs where one launch computes all gradients.
     pub order: Order,
     /// The softmax scale, which dQ and dK are multiplied with at the end.
@@ -58,6 +63,8 @@ pub struct BackwardParams {
     pub ds_groups: u32,
     /// Queries of a block of the kernel that writes it.
     pub ds_block_rows: u32,
+    /// Bytes of a row of sums.
+    pub sums_row_bytes: u32,
 }
 
 impl BackwardParams {
@@ -66,13 +73,14 @@ impl BackwardParams {
         let mut bytes = Bytes::new();
         bytes.put(&self.forward.to_bytes());
         bytes.u64s([self.d_o, self.d_lse, self.d_q, self.d_k, self.d_v, self.statistics]);
-        bytes.u64s([self.d_s, self.ds_starts, self.counters]);
+        bytes.u64s([self.d_s, self.ds_starts, self.counters, self.sums]);
         bytes.strides([self.d_o_strides, self.d_q_strides, self.d_k_strides, self.d_v_strides]);
         bytes.divisors([self.key_blocks, self.heads_kv, self.key_block_rows, self.kv_heads_together]);
         let Order { keys, queries, chunks, lag, slots } = self.order;
-        bytes.divisors([self.ds_heads, keys, queries]);
+        bytes.divisors([self.ds_heads, self.query_splits, keys, queries]);
         bytes.u32s([chunks, lag, slots]);
         bytes.u32s([self.scale.to_bits(), self.first_tile, self.ds_groups, self.ds_block_rows]);
+        bytes.u32s([self.sums_row_bytes]);
         // Up to a multiple of 8.
         bytes.fill();
         bytes.finish()
@@ -132,6 +140,9 @@ mod tests {
             ds_heads: Divisor::new(13),
             order: Order { queries: Divisor::new(14), lag: 15, slots: 16, ..Order::default() },
             counters: 17,
+            sums: 18,
+            query_splits: Divisor::new(19),
+            sums_row_bytes: 20,
             scale: 0.5,
             first_tile: 9,
             ds_starts: 7,
@@ -159,6 +170,9 @@ mod tests {
         assert_eq!(u32_at(order + offset_of!(Order, lag)), 15);
         assert_eq!(u32_at(order + offset_of!(Order, slots)), 16);
         assert_eq!(u64_at(offset_of!(BackwardParams, counters)), 17);
+        assert_eq!(u64_at(offset_of!(BackwardParams, sums)), 18);
+        assert_eq!(u32_at(offset_of!(BackwardParams, query_splits)), 19);
+        assert_eq!(u32_at(offset_of!(BackwardParams, sums_row_bytes)), 20);
         assert_eq!(u32_at(offset_of!(BackwardParams, first_tile)), 9);
         assert_eq!(u64_at(offset_of!(BackwardParams, ds_starts)), 7);
         assert_eq!(u32_at(offset_of!(BackwardParams, ds_groups)), 11);

@@ -4,6 +4,7 @@ use super::nonfinite::{Destination, Taint, rows_to_spread, spread};
 use super::params::BackwardParams;
 use super::recompute::is_hidden;
 use super::spill::{DS_KEYS, Piece};
+use super::sums::Sums;
 use super::work::{ds_block_index, key_rows, query_rows};
 use crate::config::BackwardConfig;
 use crate::keys::KeyRows;
@@ -62,13 +63,15 @@ pub struct Steps<'a, C> {
     pub(crate) work: &'a Work<'a>,
     /// The first block of queries, and the one past the last.
     blocks: (u32, u32),
+    /// The first step of all heads', and the one past the last, where several CTAs share them.
+    range: (u32, u32),
     /// The tile's keys that exist.
     keys: (u32, u32),
     config: core::marker::PhantomData<C>,
 }
 
 impl<'a, C: BackwardConfig> Steps<'a, C> {
-    /// Those of a tile of keys.
+    /// Those of a tile of keys, or of a split of it.
     #[inline(always)]
     pub fn new(params: &'a BackwardParams, work: &'a Work<'a>) -> Self {
         let keys = keys_of_block(work, work.first_row, C::Stationary::ROWS);
@@ -81,7 +84,12 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
         let blocks = (first / C::Streamed::ROWS, past.div_ceil(C::Streamed::ROWS));
         // No query: no block either, whatever the first one is.
         let blocks = if past > first { blocks } else { (0, 0) };
-        Self { params, work, blocks, keys, config: core::marker::PhantomData }
+        let (count, splits) = ((blocks.1 - blocks.0) * params.forward.group.value, params.query_splits);
+        let of_split = splits.quotient(count + splits.value - 1);
+        let first = of_split * work.split;
+        // Without steps: none behind the last either, whose statistics a warp asks for before it has counted.
+        let range = if first < count { (first, (first + of_split).min(count)) } else { (0, 0) };
+        Self { params, work, blocks, range, keys, config: core::marker::PhantomData }
     }
 
     /// Blocks of each head.
@@ -90,16 +98,23 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
         self.blocks.1 - self.blocks.0
     }
 
-    /// Steps of all heads.
+    /// Steps of the CTA.
     #[inline(always)]
     pub fn count(&self) -> u32 {
-        self.of_head() * self.params.forward.group.value
+        self.range.1 - self.range.0
+    }
+
+    /// A step by its number, counted through all heads.
+    #[inline(always)]
+    fn at(&self, index: u32) -> Step {
+        let of_head = self.of_head().max(1);
+        Step { head: index / of_head, block: self.blocks.0 + index % of_head }
     }
 
     /// The first one.
     #[inline(always)]
     pub fn first(&self) -> Step {
-        Step { head: 0, block: self.blocks.0 }
+        self.at(self.range.0)
     }
 
     /// The one after another.
@@ -138,18 +153,19 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
         [rows(forward.q, &forward.q_strides), rows(params.d_o, &params.d_o_strides)]
     }
 
-    /// Where dK and dV of the tile go, those of keys before `past`.
+    /// Where dK and dV of the tile go, those of keys before `past`, as computed by CTA `index`.
     #[inline(always)]
-    pub fn destinations(&self, past: u32) -> [Destination; 2] {
+    pub fn destinations(&self, past: u32, index: u32) -> [Destination; 2] {
         let (params, ragged) = (self.params, &self.params.forward.ragged);
-        let to = |base, strides, width| Destination {
+        let to = |base, strides, width, which| Destination {
             rows: key_rows(base, strides, self.work),
             range: (self.work.first_row, past),
             width,
+            sums: Sums::of(params, index, which),
         };
         [
-            to(params.d_k, &params.d_k_strides, ragged.width_qk),
-            to(params.d_v, &params.d_v_strides, ragged.width_v),
+            to(params.d_k, &params.d_k_strides, ragged.width_qk, 0),
+            to(params.d_v, &params.d_v_strides, ragged.width_v, 1),
         ]
     }
 
@@ -168,8 +184,7 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
             let rows = rows_to_spread::<C>();
             let steps = (self.count(), rows);
             let source = |step: u32, streamed: u32, key: u32| {
-                let (head, block) = (step / self.of_head().max(1), step % self.of_head().max(1));
-                let block = self.blocks.0 + block;
+                let Step { head, block } = self.at(self.range.0 + step);
                 let query = block * C::Streamed::ROWS + streamed;
                 if query >= work.sequence.seqlen_q.get() || !self.is_partial(block) {
                     return None;

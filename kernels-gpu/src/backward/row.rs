@@ -397,13 +397,6 @@ impl BackwardRow {
         if self.gradients_apart() && matches!(self.isa, Isa::Wgmma) { 2 } else { 1 }
     }
 
-    /// Whether the kernel's way with what is not finite is a loop, which is not unrolled.
-    pub const fn spreads_in_loop(&self) -> bool {
-        let is_new =
-            !self.score.is_plain() || self.head_dim > 128 || self.head_dim == 96 && self.pass.spills();
-        matches!(self.isa, Isa::Wgmma) && is_new
-    }
-
     /// Keys that bulk copies bring at a time.
     pub const fn keys_of_box(&self) -> u32 {
         if matches!(self.isa, Isa::Wgmma) && self.head_dim > 128 { DS_KEYS / 2 } else { self.block_n }

@@ -83,8 +83,8 @@ pub unsafe fn query_work(params: &BackwardParams, index: u32) -> Option<Work<'_>
     }
 }
 
-/// The block of keys of CTA `index` of `dkv`, from `first_row` on, and the key past the last whose gradients are written; none where
-/// there is no such key. Keys behind a sequence's length have gradients of 0, but where sequences are packed.
+/// The block of keys of CTA `index` of `dkv`, from `first_row` on, which of its splits the CTA has, and the key past the last whose gradients are
+/// written; none where there is no such key. Keys behind a sequence's length have gradients of 0, but where sequences are packed.
 ///
 /// # Safety
 /// As for [`Sequence::of_ragged`].
@@ -99,12 +99,13 @@ pub unsafe fn key_work(params: &BackwardParams, index: u32) -> Option<(Work<'_>,
         starts: forward.ragged.cu_seqlens_k,
         total: forward.ragged.total_k,
     };
+    let (index, split) = params.query_splits.divide(index);
     // SAFETY: the caller's.
     unsafe {
         let (batch, head_kv, first_row) = blocks.at(index, false, forward.batch);
         let sequence = Sequence::of_ragged(forward, batch);
         let head_q = head_kv * forward.group.value;
-        let work = Work { batch, head_q, head_kv, first_row, split: 0, slice: 0, sequence };
+        let work = Work { batch, head_q, head_kv, first_row, split, slice: 0, sequence };
         let past = if blocks.starts == 0 { forward.seqlen_k } else { sequence.seqlen_k };
         (first_row < past).then_some((work, past))
     }

@@ -176,7 +176,7 @@ unsafe fn tile<C: BackwardConfig, const DK: bool, const DV: bool>(
         // Read again, as registers kept across the loop spill.
         let threads = (thread_idx_x_again(), C::THREADS);
         let position = Position::new(threads.0, C::WARPS);
-        let to = steps.destinations(past);
+        let to = steps.destinations(past, block_idx_x_again() / if C::APART { 2 } else { 1 });
         if DK {
             store::<C>(d_k, params.scale, smem, position, &to[0]);
         }

@@ -102,6 +102,10 @@ pub unsafe fn store<C: BackwardConfig>(
     position: Position,
     to: &Destination,
 ) {
+    if to.sums.are_wanted() {
+        // SAFETY: the caller's.
+        return unsafe { to.sums.store::<C::Warp>(&gradient, factor, position.warp_row, position.lane) };
+    }
     let address = |row: u32| {
         let row = to.range.0 + row;
         (row < to.range.1).then(|| to.rows.address(row, 0))

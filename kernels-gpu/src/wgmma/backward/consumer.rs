@@ -174,6 +174,10 @@ pub(super) unsafe fn store<C: WgmmaBackwardConfig>(
     first: u32,
     to: &Destination,
 ) {
+    if to.sums.are_wanted() {
+        // SAFETY: the caller's.
+        return unsafe { to.sums.store::<C::Warp>(&gradient, factor, first, lane_again()) };
+    }
     let address = |half: u32| {
         let row = to.range.0 + first + half * 8 + lane_again() / 4;
         (row < to.range.1, to.rows.address(row, 0))

@@ -39,7 +39,7 @@ use crate::work::{query_at, visible_of_query};
 /// Rows of a stage at most, for each lane of a warp.
 const ROWS_OF_LANE: usize = 4;
 
-/// The kernel: a CTA computes dK and dV of one block of keys of one KV head.
+/// The kernel: a CTA computes dK and dV of one block of keys of one KV head, or its split of them.
 ///
 /// # Safety
 /// As for [`super::dq::dq`], one CTA a block of keys of each KV head, and behind that kernel on the stream, whose statistics it reads.
@@ -272,9 +272,10 @@ unsafe fn consume<C: WgmmaBackwardConfig, const DK: bool, const DV: bool>(params
             steps -= 1;
         }
         // Worked out only here, as registers kept across the loop spill.
-        let Some((work, past)) = key_work(params, tile::<C>(params)) else { return };
+        let index = tile::<C>(params);
+        let Some((work, past)) = key_work(params, index) else { return };
         let steps = Steps::<C>::new(params, &work);
-        let to = steps.destinations(past);
+        let to = steps.destinations(past, index);
         let [d_k, d_v] = gradients;
         let factor = factor_of::<C::Score>(&params.forward);
         if DK {

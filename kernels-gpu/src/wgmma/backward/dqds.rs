@@ -156,8 +156,8 @@ unsafe fn consume<C: WgmmaBackwardConfig, const GRADIENTS: usize>(params: &Backw
         let Some(work) = query_work(params, tile::<C>(params)) else { return };
         let to = destination(params, &work);
         let mut row = first_query::<GRADIENTS>() + thread_idx_x_again() % WARPGROUP / 32 * 16;
-        for d_q in d_q {
-            store::<C>(d_q, params.scale * factor_of::<C::Score>(&params.forward), row, &to);
+        for d_q in &d_q {
+            store::<C>(*d_q, params.scale * factor_of::<C::Score>(&params.forward), row, &to);
             row += QUERIES;
         }
         if tainted {
