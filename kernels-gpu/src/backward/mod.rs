@@ -9,7 +9,7 @@
 //! `dqds` is dQ = dS·K alone; `dqdkv` is both in one launch.
 //!
 //! Where there are fewer blocks of keys than the device has CTAs at once, several CTAs share the steps of each, and a step kernel adds up their
-//! float32 sums in order ([`sums`]).
+//! float32 sums in order (`sums.rs`).
 
 /// Queries of a head of a CTA of the kernel of statistics.
 pub const STATISTICS_ROWS: u32 = 64;

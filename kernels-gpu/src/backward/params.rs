@@ -30,7 +30,7 @@ pub struct BackwardParams {
     pub ds_starts: u64,
     /// [`Order::counters`], u32 each, which the kernel of statistics sets to 0; 0 where there are none.
     pub counters: u64,
-    /// Where the sums of each CTA lie that shares a block of keys with others ([`crate::backward::sums`]), at a multiple of 128 bytes; 0 where none
+    /// Where the sums of each CTA lie that shares a block of keys with others (`sums.rs`), at a multiple of 128 bytes; 0 where none
     /// does.
     pub sums: u64,
     /// Strides of dO.
