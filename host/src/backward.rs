@@ -104,8 +104,8 @@ impl Backward {
         Backward { ds_order: order, ..self }
     }
 
-    /// With so many CTAs that share a block of keys and divide the queries that see it, where the plan otherwise takes as many as the problem
-    /// and the device ask for: few where there are many blocks. Their sums are float32 and are added in order, so that gradients have the same
+    /// With `splits` CTAs that share each block of keys and divide the queries that see it, instead of as many as the plan takes for the problem
+    /// and the device: one where there are many blocks. Their sums are float32 and are added in order, so that gradients have the same
     /// bits on every run; but bits follow from how many share a block, which the plan decides by batch and heads too. With 1 the gradients of
     /// a sequence are the same in every batch.
     #[must_use]

@@ -1,5 +1,5 @@
 //! The table of kernels beside those that compute attention: what merges partial results, what appends to caches, the gradients of sinks and
-//! of biases, the statistics of queries, and copies.
+//! of biases, the statistics of queries, the sums of CTAs that share a block of keys, and copies.
 //! One line a kernel.
 
 use crate::backward::BIAS_TILE;
@@ -32,7 +32,7 @@ macro_rules! for_each_step_kernel {
     };
 }
 
-/// Threads of a CTA of a merge, of an append kernel, and of those of statistics and of a bias' gradient.
+/// Threads of a CTA of a merge, of an append kernel, and of those of statistics, of a bias' gradient and of sums.
 pub const STEP_THREADS: u32 = 128;
 /// Threads of a CTA of a copy kernel: enough for a multiprocessor's share of the memory's speed.
 pub const COPY_THREADS: u32 = 512;

@@ -9,7 +9,7 @@ use ferroflash::problem::{BiasShape, Operand, Score};
 use ferroflash::rounding::{narrow, widen};
 use ferroflash::{
     Attention, Backward, BackwardPlan, BackwardTensors, DeviceModel, DeviceTensors, Dtype, Error,
-    GradientInputs, Gradients, HostTensors, Mask, Problem, SimOptions, Sizes, StreamHandle,
+    GradientInputs, Gradients, HostTensors, Mask, Problem, Sizes, StreamHandle,
 };
 use kernels_gpu::backward::table::BACKWARD_VARIANTS;
 use kernels_gpu::row::ScoreKind;
@@ -39,11 +39,6 @@ support::trials!(
     a_plan_takes_the_kernels_of_its_device_and_grid,
 );
 
-fn simulator(schedule: Schedule) -> Attention {
-    let options = SimOptions::default().with_model(DeviceModel::H200).with_schedule(schedule);
-    Attention::simulator(None, options).expect("compiled kernels")
-}
-
 fn sizes(batch: u32, heads: (u32, u32), seqlens: (u32, u32), head_dim: u32) -> Sizes {
     Sizes { batch, heads_q: heads.0, heads_kv: heads.1, seqlen_q: seqlens.0, seqlen_k: seqlens.1, head_dim }
 }
@@ -72,7 +67,7 @@ fn case(problem: &Problem, kind: InputKind, seed: u64) -> BackwardCase {
 }
 
 fn drawn_passes_are_right() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     let of = BACKWARD_VARIANTS.iter().map(|variant| {
         let row = &variant.row;
         (row.dtype, row.head_dim, row.score)
@@ -87,7 +82,7 @@ fn drawn_passes_are_right() {
 }
 
 fn lengths_at_the_edges_of_blocks_are_right() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     // Blocks are 128 of stationary and 64 or 32 of streamed rows.
     let seqlens =
         [(1, 1), (2, 33), (63, 65), (128, 64), (129, 31), (65, 127), (31, 257), (257, 128), (113, 203)];
@@ -103,7 +98,7 @@ fn lengths_at_the_edges_of_blocks_are_right() {
 }
 
 fn masks_of_every_kind_are_right() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     let masks = [
         Mask::FULL.with_intervals(),
         Mask::CAUSAL.with_intervals(),
@@ -123,7 +118,7 @@ fn masks_of_every_kind_are_right() {
 }
 
 fn rows_that_see_nothing_have_gradients_of_zero() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     // More queries than keys: the first ones see none. A window that ends before the first key of the last queries' chunk.
     for mask in [Mask::CAUSAL, Mask::window(Some(5), Some(0)), Mask::CAUSAL.with_chunk(16)] {
         let problem = Problem::new(sizes(2, (2, 1), (150, 40), 64), Dtype::F16).expect("valid");
@@ -144,7 +139,7 @@ fn rows_that_see_nothing_have_gradients_of_zero() {
 }
 
 fn nan_reaches_the_rows_that_see_it_and_no_others() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     for (dtype, head_dim) in [(Dtype::F16, 64), (Dtype::Bf16, 128)] {
         for mask in [Mask::CAUSAL, Mask::window(Some(40), Some(3))] {
             let problem = Problem::new(sizes(1, (4, 2), (140, 150), head_dim), dtype).expect("valid");
@@ -161,7 +156,7 @@ fn nan_reaches_the_rows_that_see_it_and_no_others() {
 }
 
 fn scores_are_in_the_gradients_at_the_edges_of_blocks() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     // Blocks are 64 of stationary and 32 or 16 of streamed rows.
     let seqlens = [(1, 1), (63, 65), (64, 31), (33, 129), (129, 64)];
     let scores = [Score::Softcap(1.5), Score::Alibi { per_batch: false }, Score::Softcap(0.2)];
@@ -177,7 +172,7 @@ fn scores_are_in_the_gradients_at_the_edges_of_blocks() {
 
 /// Zeros in place of queries past the last have a score all the same: of a negative slope one whose exponential is infinite.
 fn rows_past_the_last_add_nothing_whatever_the_slopes() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     let problem = Problem::new(sizes(1, (2, 2), (70, 200), 64), Dtype::F16).expect("valid");
     let problem = problem.with_score(Score::Alibi { per_batch: false }).expect("valid");
     let slopes = (Operand::Slopes, OperandValues::F32(vec![-2.0, -1.5]));
@@ -187,7 +182,7 @@ fn rows_past_the_last_add_nothing_whatever_the_slopes() {
 }
 
 fn sinks_have_gradients_and_rows_of_no_sequence_none() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     // More rows than threads sum at once, several batch entries, and rows that see nothing but the sink.
     for (batch, seqlens, mask) in [(1, (1100, 8), Mask::FULL), (3, (50, 30), Mask::CAUSAL)] {
         let problem = Problem::new(sizes(batch, (2, 1), seqlens, 64), Dtype::Bf16).expect("valid");
@@ -206,7 +201,7 @@ fn sinks_have_gradients_and_rows_of_no_sequence_none() {
     let case = BackwardCase::new(&backward, workload, (InputKind::Random, 2), false).expect("a case");
     let gradients = check(&attention, &case);
     assert_eq!(gradients.sinks.as_ref().expect("of sinks")[0], 0.0);
-    assert_eq!(case.run(&simulator(Schedule::Seeded(5))).expect("computed"), gradients);
+    assert_eq!(case.run(&support::scheduled(Schedule::Seeded(5))).expect("computed"), gradients);
 }
 
 /// A bias that is the same along some dimensions.
@@ -216,7 +211,7 @@ fn bias_of(shape: u32) -> Score {
 }
 
 fn biases_of_every_shape_have_gradients() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     // Tiles of the gradient are 64 × 64, and head_dim is taken 64 elements at a time; an odd number of keys, whose rows start at odd elements.
     let seqlens = [(1, 1), (63, 65), (64, 31), (33, 129), (129, 64), (70, 67), (5, 200), (140, 3)];
     let masks = [Mask::FULL, Mask::CAUSAL, Mask::window(Some(20), Some(3)), Mask::CAUSAL.with_intervals()];
@@ -242,7 +237,7 @@ fn biases_of_every_shape_have_gradients() {
 }
 
 fn a_bias_of_packed_sequences_has_a_gradient_of_zero_where_they_end() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     let lengths = [vec![40, 0, 70, 1], vec![64, 30, 0, 90]];
     for shape in 0..8 {
         let problem = Problem::new(sizes(4, (2, 1), (70, 90), 64), Dtype::F16).expect("valid");
@@ -269,7 +264,7 @@ fn a_bias_of_packed_sequences_has_a_gradient_of_zero_where_they_end() {
 
 /// Keys without weight have gradients of 0, and so do all keys of a row where none has any.
 fn a_bias_of_minus_infinity_has_a_gradient_of_zero() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     let (queries, keys) = (70, 75);
     let problem = Problem::new(sizes(1, (2, 2), (queries, keys), 72), Dtype::Bf16).expect("valid");
     let problem = problem.with_score(bias_of(3)).expect("valid");
@@ -287,7 +282,7 @@ fn a_bias_of_minus_infinity_has_a_gradient_of_zero() {
 }
 
 fn nan_reaches_the_elements_of_a_bias_that_it_concerns_and_no_others() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     for (dtype, head_dim, shape) in [(Dtype::F16, 64, 0), (Dtype::Bf16, 128, 2), (Dtype::F16, 136, 4)] {
         let problem = Problem::new(sizes(2, (4, 2), (140, 150), head_dim), dtype).expect("valid");
         let problem = problem.with_mask(Mask::window(Some(40), Some(3))).expect("valid");
@@ -301,7 +296,7 @@ fn nan_reaches_the_elements_of_a_bias_that_it_concerns_and_no_others() {
 
 /// Rows past a sequence's last are zeros in place of dO, whose products with NaN are NaN.
 fn rows_past_the_last_of_a_sequence_add_nothing_to_a_bias_that_sequences_share() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     let problem = Problem::new(sizes(2, (2, 1), (70, 80), 64), Dtype::F16).expect("valid");
     let problem = problem.with_packed_queries(110).expect("valid").with_causal(true);
     let problem = problem.with_score(bias_of(1)).expect("valid");
@@ -320,14 +315,14 @@ fn rows_past_the_last_of_a_sequence_add_nothing_to_a_bias_that_sequences_share()
 }
 
 fn a_bias_has_the_same_gradients_on_every_run_and_one_only_where_it_is_wanted() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     for shape in [0, 3, 7] {
         let problem = Problem::new(sizes(3, (4, 2), (70, 150), 64), Dtype::F16).expect("valid");
         let problem = problem.with_causal(true).with_score(bias_of(shape)).expect("valid");
         let case = case(&problem, InputKind::Random, 4);
         let gradients = check(&attention, &case);
         for seed in [1, 2] {
-            let again = case.run(&simulator(Schedule::Seeded(seed))).expect("computed");
+            let again = case.run(&support::scheduled(Schedule::Seeded(seed))).expect("computed");
             assert_eq!(again, gradients, "seed {seed}");
         }
     }
@@ -352,7 +347,7 @@ fn a_bias_has_the_same_gradients_on_every_run_and_one_only_where_it_is_wanted() 
 }
 
 fn trees_hide_what_they_hide_at_the_edges_of_blocks() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     let seqlens = [(1, 1), (63, 65), (64, 31), (33, 129), (70, 200)];
     for (i, seqlens) in seqlens.into_iter().enumerate() {
         for (j, keys) in [1, 33, 64, 100].into_iter().enumerate() {
@@ -368,7 +363,7 @@ fn trees_hide_what_they_hide_at_the_edges_of_blocks() {
 }
 
 fn what_the_forward_pass_gives_is_what_the_backward_pass_takes() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     for (mask, head_dim, score) in [
         (Mask::CAUSAL, 64, Score::Plain),
         (Mask::window(Some(30), Some(9)), 72, Score::Plain),
@@ -389,13 +384,13 @@ fn what_the_forward_pass_gives_is_what_the_backward_pass_takes() {
 }
 
 fn a_pass_is_the_same_in_every_schedule_and_batch() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     let problem = Problem::new(sizes(3, (4, 2), (70, 150), 64), Dtype::F16).expect("valid").with_causal(true);
     let whole = case(&problem, InputKind::Random, 4);
     let gradients = check(&attention, &whole);
     for seed in [1, 2, 3] {
         assert_eq!(
-            whole.run(&simulator(Schedule::Seeded(seed))).expect("computed"),
+            whole.run(&support::scheduled(Schedule::Seeded(seed))).expect("computed"),
             gradients,
             "seed {seed}"
         );
@@ -416,7 +411,7 @@ fn a_pass_is_the_same_in_every_schedule_and_batch() {
 }
 
 fn gradients_scale_with_that_of_the_output() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     let problem =
         Problem::new(sizes(1, (2, 1), (75, 95), 128), Dtype::Bf16).expect("valid").with_causal(true);
     let backward = Backward::new(&problem).expect("it has kernels");
@@ -442,7 +437,7 @@ fn gradients_scale_with_that_of_the_output() {
 }
 
 fn what_cannot_be_is_refused_by_name() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     let problem = Problem::new(sizes(1, (1, 1), (3, 4), 64), Dtype::F16).expect("valid");
     let backward = Backward::new(&problem).expect("it has kernels");
     let qkv = random_input::qkv(&problem, InputKind::Random, 1);

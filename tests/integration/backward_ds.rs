@@ -6,10 +6,7 @@ use check::random_input::InputKind;
 use check::verification::BackwardCase;
 use check::workload::Workload;
 use ferroflash::problem::{ElementStrides, TensorRole};
-use ferroflash::{
-    Attention, Backward, BackwardPlan, DeviceModel, Dtype, GradientInputs, Gradients, Mask, Problem,
-    SimOptions, Sizes,
-};
+use ferroflash::{Attention, Backward, BackwardPlan, Dtype, GradientInputs, Gradients, Mask, Problem, Sizes};
 use ptx_sim::Schedule;
 use std::num::NonZeroU32;
 
@@ -21,11 +18,6 @@ support::trials!(
     packed_sequences_of_any_length_are_right_by_five_products,
     a_packed_sequence_is_the_same_wherever_it_stands,
 );
-
-fn simulator(schedule: Schedule) -> Attention {
-    let options = SimOptions::default().with_model(DeviceModel::H200).with_schedule(schedule);
-    Attention::simulator(None, options).expect("compiled kernels")
-}
 
 fn sizes(batch: u32, heads: (u32, u32), seqlens: (u32, u32), head_dim: u32) -> Sizes {
     Sizes { batch, heads_q: heads.0, heads_kv: heads.1, seqlen_q: seqlens.0, seqlen_k: seqlens.1, head_dim }
@@ -62,7 +54,7 @@ fn chunks_and_schedules_do_not_change_a_bit() {
             let workload = Workload::of(backward.problem());
             BackwardCase::new(&backward, workload, (InputKind::Outliers, 1), true).expect("a case")
         };
-        let attention = simulator(Schedule::Deterministic);
+        let attention = support::scheduled(Schedule::Deterministic);
         // Kernels of two launches are of head_dim 128.
         let kept = |of: &[(u32, u32)]| if head_dim == 64 { of[of.len() - 1..].to_vec() } else { of.to_vec() };
         let whole = computed(&of(u64::MAX), &kept(&[(1, 4), (1, 4)]), &attention);
@@ -75,18 +67,18 @@ fn chunks_and_schedules_do_not_change_a_bit() {
             (3, [(2, 2), (1, 3)], 5),
             (2, [(2, 2), (1, 2)], 6),
         ] {
-            let attention = simulator(Schedule::Seeded(seed));
+            let attention = support::scheduled(Schedule::Seeded(seed));
             let gradients = computed(&of(heads * of_head), &kept(&of_plans), &attention);
             assert_eq!(gradients, whole, "{heads} heads, seed {seed}");
         }
         if head_dim == 128 {
-            assert_eq!(computed(&of(of_head), &[(4, 1)], &simulator(Schedule::Seeded(2))), whole);
+            assert_eq!(computed(&of(of_head), &[(4, 1)], &support::scheduled(Schedule::Seeded(2))), whole);
         }
     }
 }
 
 fn a_batch_entry_is_the_same_wherever_it_stands() {
-    let attention = simulator(Schedule::Seeded(9));
+    let attention = support::scheduled(Schedule::Seeded(9));
     let problem = Problem::new(sizes(3, (2, 1), (130, 190), 64), Dtype::F16).expect("valid");
     let mut problem = problem.with_causal(true);
     // All batch entries are one.
@@ -108,7 +100,7 @@ fn a_batch_entry_is_the_same_wherever_it_stands() {
 
 fn ds_of_blocks_that_nobody_sees_is_neither_written_nor_read() {
     // The workspace of a case is NaN before; of a window most blocks are hidden, and blocks of both kernels start at other queries.
-    let attention = simulator(Schedule::Seeded(4));
+    let attention = support::scheduled(Schedule::Seeded(4));
     for (head_dim, mask) in [
         (64, Mask::window(Some(40), Some(0))),
         (128, Mask::window(Some(20), Some(90)).with_sink_tokens(3)),
@@ -124,7 +116,7 @@ fn ds_of_blocks_that_nobody_sees_is_neither_written_nor_read() {
 }
 
 fn no_plan_keeps_ds_over_its_limit() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     let problem = Problem::new(sizes(1, (4, 2), (64, 128), 128), Dtype::Bf16).expect("valid");
     let backward = Backward::new(&problem).expect("it has kernels");
     // Two heads of 64 queries and 128 keys of each KV head.
@@ -168,7 +160,7 @@ fn case_of(backward: &Backward, sequences: &[(u32, u32)], kind: InputKind) -> Ba
 }
 
 fn packed_sequences_of_any_length_are_right_by_five_products() {
-    let attention = simulator(Schedule::Seeded(6));
+    let attention = support::scheduled(Schedule::Seeded(6));
     let sequences = [(130, 190), (0, 70), (257, 257), (1, 1), (65, 0), (200, 129)];
     let rows = [(Dtype::F16, 64), (Dtype::Bf16, 128)];
     let (all, two) = (&[(1, 3)][..], &[(3, 1), (1, 2)][..]);
@@ -191,14 +183,14 @@ fn a_packed_sequence_is_the_same_wherever_it_stands() {
     let unshared = |backward: Backward| backward.with_query_splits(NonZeroU32::new(1));
     let alone = unshared(packed(&[SEQUENCE], Mask::CAUSAL, row, 0));
     let alone = case_of(&alone, &[SEQUENCE], InputKind::Random);
-    let expected = computed(&alone, &[(1, 3), (1, 3)], &simulator(Schedule::Deterministic));
+    let expected = computed(&alone, &[(1, 3), (1, 3)], &support::scheduled(Schedule::Deterministic));
     for (sequences, at, chunks, seed) in [
         (&[SEQUENCE, (70, 300)][..], 0, 3, 1),
         (&[(257, 64), SEQUENCE], 1, 1, 2),
         (&[(0, 5), (33, 33), SEQUENCE, (1, 129)], 2, 3, 3),
     ] {
         let backward = unshared(packed(sequences, Mask::CAUSAL, row, 0));
-        let attention = simulator(Schedule::Seeded(seed));
+        let attention = support::scheduled(Schedule::Seeded(seed));
         let all = plans(&backward, &attention)[0].ds_bytes();
         let backward = backward.with_ds_bytes_max(all / u64::from(chunks));
         let case = case_of(&backward, sequences, InputKind::Random);

@@ -4,7 +4,7 @@ use crate::support;
 use check::random_input::InputKind;
 use check::verification::BackwardCase;
 use check::workload::Workload;
-use ferroflash::{Attention, Backward, BackwardPlan, DeviceModel, Dtype, Mask, Problem, SimOptions, Sizes};
+use ferroflash::{Backward, BackwardPlan, DeviceModel, Dtype, Mask, Problem, Sizes};
 use ptx_sim::Schedule;
 use std::num::NonZeroU32;
 
@@ -14,30 +14,26 @@ support::trials!(
     the_plan_shares_blocks_where_there_are_few,
 );
 
-fn simulator(schedule: Schedule) -> Attention {
-    let options = SimOptions::default().with_model(DeviceModel::H200).with_schedule(schedule);
-    Attention::simulator(None, options).expect("compiled kernels")
-}
-
 fn sizes([batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim]: [u32; 6]) -> Sizes {
     Sizes { batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim }
 }
 
-/// Computes a case with so many CTAs a block by every kernel, twice, and asserts that the gradients are right and the same.
+/// Computes a case by every kernel, twice, with each of these numbers of CTAs a block of keys, and asserts that the gradients are right and the
+/// same both times.
 #[track_caller]
 fn shared(problem: &Problem, workload: impl Fn(&Problem) -> Workload, kind: InputKind, splits: &[u32]) {
     for &splits in splits {
         let backward = Backward::new(problem).expect("it has kernels");
         let backward = backward.with_query_splits(NonZeroU32::new(splits));
         let case = BackwardCase::new(&backward, workload(problem), (kind, 3), true).expect("a case");
-        let attention = simulator(Schedule::Deterministic);
+        let attention = support::scheduled(Schedule::Deterministic);
         let (library, device) = (attention.library(), attention.device().info());
         let plans = BackwardPlan::covering(&backward, library, device).expect("planned");
         for plan in plans {
             let first = case.run_plan(&attention, &plan).expect("computed");
             let verdict = case.judge(&first).expect("whole");
             assert!(verdict.passed, "{case} {splits} {:?}: {verdict}", plan.entries());
-            let again = case.run_plan(&simulator(Schedule::Seeded(8)), &plan).expect("computed");
+            let again = case.run_plan(&support::scheduled(Schedule::Seeded(8)), &plan).expect("computed");
             assert!(first == again, "{case} {splits} {:?}: another order of CTAs", plan.entries());
             assert_eq!(plan.sum_ctas().is_some(), plan.query_splits() > 1);
         }

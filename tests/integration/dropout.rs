@@ -7,8 +7,7 @@ use check::workload::Workload;
 use ferroflash::problem::{BiasShape, Score};
 use ferroflash::rounding::{narrow, widen};
 use ferroflash::{
-    Attention, Backward, DeviceModel, Dropout, Dtype, Error, HostTensors, Mask, PlanOptions, Problem,
-    RowSelection, SimOptions, Splits,
+    Attention, Backward, Dropout, Dtype, Error, HostTensors, Mask, PlanOptions, Problem, RowSelection, Splits,
 };
 use kernels_gpu::row::{Accumulation, ScoreKind};
 use ptx_sim::Schedule;
@@ -27,11 +26,6 @@ support::trials!(
 
 const DROPOUT: Dropout = Dropout { p: 0.3, seed: 0x0123_4567_89ab_cdef, offset: 1 << 40 };
 
-fn simulator(schedule: Schedule) -> Attention {
-    let options = SimOptions::default().with_model(DeviceModel::H200).with_schedule(schedule);
-    Attention::simulator(None, options).expect("compiled kernels")
-}
-
 fn dropped(dtype: Dtype, sizes: [u32; 6], mask: Mask) -> Problem {
     let problem = problem(dtype, sizes).with_mask(mask).expect("a mask");
     problem.with_dropout(DROPOUT).expect("dropout")
@@ -39,7 +33,7 @@ fn dropped(dtype: Dtype, sizes: [u32; 6], mask: Mask) -> Problem {
 
 /// Queries of zeros weigh all keys alike, and where values are the rows of a unit matrix, O is the weights.
 fn weights_are_kept_where_the_definition_says() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     for (head_dim, splits) in [(64, 1), (128, 2), (256, 3), (72, 1)] {
         let [batch, heads_q, heads_kv, seqlen_q, seqlen_k] = [2, 6, 2, 37, head_dim - 5];
         let sizes = [batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim];
@@ -68,7 +62,7 @@ fn weights_are_kept_where_the_definition_says() {
 }
 
 fn outputs_are_right_at_the_edges_of_blocks_and_in_splits() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     let seqlens = [(1, 1), (2, 33), (63, 65), (64, 31), (129, 16), (17, 300), (113, 203)];
     let masks = [Mask::FULL, Mask::CAUSAL, Mask::window(Some(40), Some(7)), Mask::window(Some(30), Some(0))];
     for (i, (seqlen_q, seqlen_k)) in seqlens.into_iter().enumerate() {
@@ -90,7 +84,7 @@ fn outputs_are_right_at_the_edges_of_blocks_and_in_splits() {
 }
 
 fn a_seed_gives_the_same_bits_and_another_one_others() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     let base = dropped(Dtype::Bf16, [2, 4, 2, 70, 150, 64], Mask::CAUSAL);
     let qkv = random_input::qkv(&base, InputKind::Random, 1);
     let of = |attention: &Attention, dropout: Dropout| {
@@ -101,7 +95,7 @@ fn a_seed_gives_the_same_bits_and_another_one_others() {
     };
     let (first, lse) = of(&attention, DROPOUT);
     assert_eq!(of(&attention, DROPOUT).0, first);
-    assert_eq!(of(&simulator(Schedule::Seeded(3)), DROPOUT).0, first);
+    assert_eq!(of(&support::scheduled(Schedule::Seeded(3)), DROPOUT).0, first);
     let others = [
         Dropout { seed: DROPOUT.seed ^ 1, ..DROPOUT },
         Dropout { seed: DROPOUT.seed ^ (1 << 63), ..DROPOUT },
@@ -135,7 +129,7 @@ fn case(problem: &Problem, kind: InputKind, seed: u64) -> BackwardCase {
 }
 
 fn gradients_are_right_at_the_edges_of_blocks() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     let seqlens = [(1, 1), (15, 33), (63, 65), (64, 31), (33, 129), (129, 64)];
     let masks = [Mask::FULL, Mask::CAUSAL, Mask::window(Some(40), Some(7)), Mask::CAUSAL.with_sink_tokens(3)];
     for (i, (seqlen_q, seqlen_k)) in seqlens.into_iter().enumerate() {
@@ -152,7 +146,7 @@ fn gradients_are_right_at_the_edges_of_blocks() {
 }
 
 fn gradients_are_those_of_what_the_forward_pass_gave() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     for (head_dim, mask) in [(64, Mask::CAUSAL), (256, Mask::window(Some(30), Some(9)))] {
         let problem = dropped(Dtype::Bf16, [2, 4, 2, 90, 110, head_dim], mask);
         let case = case(&problem, InputKind::Random, 9);
@@ -173,14 +167,18 @@ fn gradients_are_those_of_what_the_forward_pass_gave() {
 fn gradients_are_the_same_in_every_schedule() {
     let problem = dropped(Dtype::F16, [2, 4, 2, 70, 150, 128], Mask::CAUSAL);
     let case = case(&problem, InputKind::Random, 4);
-    let first = case.run(&simulator(Schedule::Deterministic)).expect("computed");
+    let first = case.run(&support::scheduled(Schedule::Deterministic)).expect("computed");
     for seed in [1, 2] {
-        assert_eq!(case.run(&simulator(Schedule::Seeded(seed))).expect("computed"), first, "seed {seed}");
+        assert_eq!(
+            case.run(&support::scheduled(Schedule::Seeded(seed))).expect("computed"),
+            first,
+            "seed {seed}"
+        );
     }
 }
 
 fn without_dropout_the_usual_kernels_are_taken() {
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     let plain = problem(Dtype::F16, [1, 2, 2, 70, 90, 64]);
     let off = plain.with_dropout(Dropout { p: 0.0, ..DROPOUT }).expect("off");
     assert_eq!(off, plain);
@@ -205,7 +203,7 @@ fn what_cannot_be_is_refused_by_name() {
         let error = refused.expect_err("refused");
         assert!(matches!(error, Error::Dropout { .. }) && error.to_string().contains("as well"), "{error}");
     }
-    let attention = simulator(Schedule::Deterministic);
+    let attention = support::scheduled(Schedule::Deterministic);
     let rows = RowSelection::Named("fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged".to_owned());
     let options = PlanOptions { rows, ..PlanOptions::new() };
     let error = attention.planner().plan(&with, &options).expect_err("it drops nothing");

@@ -3,6 +3,7 @@
 use check::kernel_folder;
 use ferroflash::{Attention, DeviceModel, Dtype, Problem, SimOptions, Sizes};
 use kernels_gpu::manifest::Kernel;
+use ptx_sim::Schedule;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -229,6 +230,12 @@ pub(crate) fn npy(descr: &str, fortran_order: bool, shape: &str, data: &[u8]) ->
 /// A simulator that stands for a device, with the compiled kernels.
 pub(crate) fn simulator(model: &'static DeviceModel) -> Attention {
     Attention::simulator(None, SimOptions::default().with_model(model)).expect("compiled kernels")
+}
+
+/// An H200 whose CTAs and warps run in such an order.
+pub(crate) fn scheduled(schedule: Schedule) -> Attention {
+    let options = SimOptions::default().with_model(DeviceModel::H200).with_schedule(schedule);
+    Attention::simulator(None, options).expect("compiled kernels")
 }
 
 /// A problem, by the numbers of `--shape`.

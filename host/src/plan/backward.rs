@@ -51,7 +51,7 @@ impl BackwardStep {
         self.obstacle.as_deref()
     }
 
-    /// The step with a kernel that computes the problem, so many CTAs a block of keys.
+    /// The step with a kernel that computes the problem; where keys are stationary, `query_splits` CTAs share a block of them.
     fn new(
         backward: &Backward,
         kernel: &Arc<Kernel<BackwardRow>>,
@@ -142,10 +142,11 @@ impl BackwardPlan {
         Ok(chosen)
     }
 
-    /// The plan with these kernels, in the order of their launches: two, or one that has CTAs of two kinds.
+    /// The plan with these kernels, in the order of their launches: two, or one that has CTAs of two kinds; `splits` CTAs share a block of keys.
     fn of(
         backward: &Backward,
         kernels: &[&Arc<Kernel<BackwardRow>>],
+        splits: u32,
         chunks: Option<Chunks>,
         device: &DeviceInfo,
     ) -> Result<BackwardPlan, Error> {
@@ -163,7 +164,6 @@ impl BackwardPlan {
         let key_blocks = blocks(keys.rows, dkv.block_n, is_packed.then_some(sizes.batch));
         let of_bias = bias_tiles(backward).map_or(0, |tiles| tiles.iter().product());
         limit("the number of CTAs of the gradient of the bias", of_bias, GRID_MAX)?;
-        let splits = query_splits(backward, keeping_keys, device);
         let mut steps = Vec::new();
         for kernel in kernels {
             steps.push(BackwardStep::new(backward, kernel, splits, device)?);
@@ -217,7 +217,7 @@ impl BackwardPlan {
         let of_ds = chunks.map_or(0, |chunks| chunks.workspace_bytes());
         let kept_bytes = (statistics_bytes + of_ds).next_multiple_of(SUMS_ALIGNMENT);
         let blocks = u64::from(keys.batch) * u64::from(keys.heads) * u64::from(key_blocks);
-        let of_block = u64::from(2 * splits * dkv.block_n) * u64::from(params.sums_row_bytes);
+        let of_block = 2 * u64::from(splits) * u64::from(dkv.block_n * params.sums_row_bytes);
         let sums_bytes = if splits > 1 { blocks * of_block } else { 0 };
         Ok(BackwardPlan {
             backward: *backward,
@@ -417,7 +417,8 @@ impl<'a> Pairs<'a> {
     /// The plan with one kernel of each pass that keeps nothing; of those at 0 are taken.
     fn plan(&self, at: [usize; 2]) -> Result<BackwardPlan, Error> {
         let [dq, dkv] = [0, 1].map(|pass: usize| &self.choices[pass].kernels[at[pass]]);
-        let mut plan = BackwardPlan::of(self.backward, &[dq, dkv], None, self.device)?;
+        let splits = query_splits(self.backward, dkv, self.device);
+        let mut plan = BackwardPlan::of(self.backward, &[dq, dkv], splits, None, self.device)?;
         for (step, choice) in plan.steps.iter_mut().zip(&self.choices) {
             if step.kernel.row.isa == Isa::Mma {
                 step.obstacle.clone_from(&choice.obstacle);
@@ -450,7 +451,7 @@ impl<'a> Pairs<'a> {
             let splits = query_splits(self.backward, kernels[0], self.device);
             let chunks = Chunks::new(self.backward, kernels[0], splits, self.device);
             if chunks.is_some() {
-                plans.push(BackwardPlan::of(self.backward, &kernels, chunks, self.device)?);
+                plans.push(BackwardPlan::of(self.backward, &kernels, splits, chunks, self.device)?);
             }
         }
         plans.sort_by_key(|plan| plan.chunks.is_some_and(|chunks| !chunks.is_roomy));

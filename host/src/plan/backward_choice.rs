@@ -99,9 +99,12 @@ pub(super) fn kv_heads_together(
     if !problem.causal() || problem.keys() != KeySequences::Batch {
         return 1;
     }
-    let resident = resident_ctas_of(dkv, device, || dkv.row.registers_at_start()).max(1);
-    let at_once = (device.sm_count * resident / BLOCKS_SHARING).max(1);
-    largest_divisor(heads, at_once)
+    largest_divisor(heads, (ctas_at_once(dkv, device) / BLOCKS_SHARING).max(1))
+}
+
+/// CTAs of a kernel that a device holds at once, on all its multiprocessors.
+pub(super) fn ctas_at_once(kernel: &Kernel<BackwardRow>, device: &DeviceInfo) -> u32 {
+    (device.sm_count * resident_ctas_of(kernel, device, || kernel.row.registers_at_start())).max(1)
 }
 
 /// CTAs of a row's kernel: a block of stationary rows of each head, or two of each, and of keys as many times that as share a block; or those

@@ -2,7 +2,7 @@
 //! each, or follow each other in one.
 
 use super::backward::blocks;
-use super::candidate::resident_ctas_of;
+use super::backward_choice::ctas_at_once;
 use super::largest_divisor;
 use crate::backward::Backward;
 use crate::device::DeviceInfo;
@@ -50,8 +50,8 @@ const CHUNKS_A_LAG: u32 = 4;
 const CHUNKS_TO_MIX: u32 = 2;
 
 impl Chunks {
-    /// The chunks of a pass whose dS this kernel writes, so many CTAs a block of keys, within [`Backward::ds_bytes_max`]. None where too few heads fit, or of queries and keys
-    /// only one are packed.
+    /// The chunks of a pass whose dS the kernel `keys` writes, with `query_splits` CTAs a block of keys, within [`Backward::ds_bytes_max`]. None where
+    /// too few heads fit, or of queries and keys only one are packed.
     pub(super) fn new(
         backward: &Backward,
         keys: &Kernel<BackwardRow>,
@@ -65,8 +65,7 @@ impl Chunks {
         let key_blocks = blocks(extent.rows, keys.row.block_n, is_packed.then_some(problem.sizes().batch));
         let groups = u32::try_from(queries_kept(problem, keys.row.block_m)? / 8).ok()?;
         let of_head = u64::from(groups).checked_mul((problem.group() * QUERIES_STEP).into())?;
-        let at_once = device.sm_count * resident_ctas_of(keys, device, || keys.row.registers_at_start());
-        let (at_once, key_ctas) = (at_once.max(1), key_blocks.saturating_mul(query_splits));
+        let (at_once, key_ctas) = (ctas_at_once(keys, device), key_blocks.saturating_mul(query_splits));
         let room = u32::try_from(backward.ds_bytes_max() / of_head.max(1)).unwrap_or(u32::MAX);
         let (heads_kv, slots, lag, is_roomy) = if keys.row.pass == Pass::DqDkv {
             // Half of a round: with whole ones 1024 and 2048 tokens took 10 % longer.

@@ -1,8 +1,7 @@
-//! How many CTAs share the steps of a block of keys, where a problem has fewer blocks than a device has CTAs at once: their float32 sums go to the
+//! How many CTAs share the steps of a block of keys, where a problem has fewer blocks than two rounds of a device's CTAs: their float32 sums go to the
 //! workspace, and a step kernel adds them up.
 
-use super::backward_choice::ctas;
-use super::candidate::resident_ctas_of;
+use super::backward_choice::{ctas, ctas_at_once};
 use crate::backward::Backward;
 use crate::device::DeviceInfo;
 use crate::problem::{QuerySequences, TensorRole};
@@ -28,8 +27,7 @@ pub(super) fn query_splits(backward: &Backward, keys: &Kernel<BackwardRow>, devi
         return splits.min(steps);
     }
     let Some(ctas) = ctas(backward, &keys_of(&keys.row), 1) else { return 1 };
-    let resident = resident_ctas_of(keys, device, || keys.row.registers_at_start()).max(1);
-    let at_once = (device.sm_count * resident).max(1);
+    let at_once = ctas_at_once(keys, device);
     if ctas >= ROUNDS_ENOUGH * at_once {
         return 1;
     }

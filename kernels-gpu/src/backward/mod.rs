@@ -8,7 +8,7 @@
 //! Or five products instead of seven, with wgmma: a step kernel computes the statistics, `dkvds` is a `dkv` that also writes dS to memory, and
 //! `dqds` is dQ = dS·K alone; `dqdkv` is both in one launch.
 //!
-//! Where there are fewer blocks of keys than the device has CTAs at once, several CTAs share the steps of each, and a step kernel adds up their
+//! Where there are fewer blocks of keys than two rounds of the device's CTAs, several CTAs share the steps of each, and a step kernel adds up their
 //! float32 sums in order (`sums.rs`).
 
 /// Queries of a head of a CTA of the kernel of statistics.

@@ -24,7 +24,7 @@ use cuda_std::thread::sync_threads;
 /// The kernel: a CTA computes dK and dV of one block of keys of one KV head, or where registers do not hold both, one of them.
 ///
 /// # Safety
-/// As for [`super::dq::dq`], one CTA a block of keys of each KV head, and behind that kernel on the stream, whose statistics it reads.
+/// As for [`super::dq::dq`], one CTA a split of each block of keys of each KV head, and behind that kernel on the stream, whose statistics it reads.
 #[inline(always)]
 pub unsafe fn dkv<C: BackwardConfig>(params: &BackwardParams) {
     const { check_backward::<C>() }

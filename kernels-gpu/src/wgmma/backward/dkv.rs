@@ -42,7 +42,7 @@ const ROWS_OF_LANE: usize = 4;
 /// The kernel: a CTA computes dK and dV of one block of keys of one KV head, or its split of them.
 ///
 /// # Safety
-/// As for [`super::dq::dq`], one CTA a block of keys of each KV head, and behind that kernel on the stream, whose statistics it reads.
+/// As for [`super::dq::dq`], one CTA a split of each block of keys of each KV head, and behind that kernel on the stream, whose statistics it reads.
 #[inline(always)]
 pub unsafe fn dkv<C: WgmmaBackwardConfig, const PRODUCER_REGISTERS: u32, const CONSUMER_REGISTERS: u32>(
     params: &BackwardParams,
