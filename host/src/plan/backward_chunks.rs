@@ -6,7 +6,7 @@ use super::backward_choice::ctas_at_once;
 use super::largest_divisor;
 use crate::backward::Backward;
 use crate::device::DeviceInfo;
-use crate::problem::{KeySequences, Problem, QuerySequences, TensorRole};
+use crate::problem::{KeySequences, Problem, QuerySequences, Sizes, TensorRole};
 use kernels_gpu::backward::order::Order;
 use kernels_gpu::backward::row::{BackwardRow, Pass};
 use kernels_gpu::backward::spill::{DS_KEYS, DS_QUERIES, QUERIES_STEP, ds_bytes};
@@ -41,6 +41,9 @@ pub(super) struct Chunks {
 /// dK and dV. Estimated from the clocks of a step, not measured.
 const OF_KEYS_EIGHTHS: u32 = 7;
 const OF_QUERIES_EIGHTHS: u32 = 5;
+/// How many times as many keys as queries a CTA of dQ is reckoned to have at most: it has a step a block of keys, and one of dK and dV a step a block
+/// of queries.
+const KEYS_A_QUERY_MAX: u32 = 1 << 12;
 /// How many times as many chunks as dK and dV are ahead by there are at least: what is ahead at the start and behind at the end is computed alone.
 /// With fewer pairs of launches were up to 50 % faster on an H200, with more up to 6 % slower (docs/notes/backward.md).
 const CHUNKS_A_LAG: u32 = 4;
@@ -71,8 +74,10 @@ impl Chunks {
             // Half of a round: with whole ones 1024 and 2048 tokens took 10 % longer.
             let together = if problem.causal() && !is_packed { at_once / 2 / key_ctas.max(1) } else { 1 };
             let order = backward.ds_order();
-            let (heads_kv, slots, lag, is_roomy) =
-                in_one_launch((heads, together), room, (key_ctas, at_once), order)?;
+            let &Sizes { seqlen_q, seqlen_k, .. } = problem.sizes();
+            let keys_a_query = seqlen_k.div_ceil(seqlen_q.max(1)).clamp(1, KEYS_A_QUERY_MAX);
+            let ctas = (key_ctas, at_once, OF_QUERIES_EIGHTHS * keys_a_query);
+            let (heads_kv, slots, lag, is_roomy) = in_one_launch((heads, together), room, ctas, order)?;
             // CTAs of a chunk, those under a diagonal half of one: nearly a round of them is complete too late.
             let ctas = heads_kv * key_ctas / if problem.causal() { 2 } else { 1 };
             (heads_kv, slots, lag, is_roomy && 4 * ctas <= 3 * at_once)
@@ -137,7 +142,7 @@ fn apart(heads: u32, room: u32, (key_ctas, at_once): (u32, u32)) -> Option<u32> 
 fn in_one_launch(
     (heads, together): (u32, u32),
     room: u32,
-    (key_ctas, at_once): (u32, u32),
+    (key_ctas, at_once, of_queries_eighths): (u32, u32, u32),
     order: Option<[u32; 2]>,
 ) -> Option<(u32, u32, u32, bool)> {
     let heads_kv = largest_divisor(heads, order.map_or(together.min(room / 3), |[heads, _]| heads).max(1));
@@ -146,7 +151,7 @@ fn in_one_launch(
     let lag = 1 + chunks(OF_KEYS_EIGHTHS);
     let lag =
         order.map_or(if count < CHUNKS_TO_MIX * lag { count } else { lag }, |[_, lag]| lag.max(1)).min(count);
-    let wanted = (lag + chunks(OF_QUERIES_EIGHTHS)).min(count);
+    let wanted = (lag + chunks(of_queries_eighths)).min(count);
     let slots = wanted.min(room / heads_kv);
     let lag = if slots < count { lag.min(slots.saturating_sub(1)) } else { lag };
     (lag > 0).then_some((heads_kv, slots, lag, slots == wanted && count >= CHUNKS_A_LAG * lag))
@@ -194,7 +199,7 @@ fn queries_kept(problem: &Problem, rows: u32) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::plan::ragged;
-    use crate::problem::{Mask, Sizes};
+    use crate::problem::Mask;
     use kernels_gpu::backward::params::BackwardParams;
     use kernels_gpu::row::Dtype;
     use kernels_gpu::sequence::{QueryCount, Sequence};
@@ -269,13 +274,15 @@ mod tests {
 
     #[test]
     fn chunks_of_one_launch_are_small_and_far_enough_apart() {
-        let of = |heads, room, ctas| in_one_launch(heads, room, ctas, None);
+        let of = |heads, room, (ctas, at_once)| in_one_launch(heads, room, (ctas, at_once, 5), None);
         // 4,16,16,4096,4096,128 on 132 SMs, without a mask and with: heads of a chunk, slots, lag.
         assert_eq!(of((64, 1), 71, (32, 132)), Some((1, 8, 5, true)));
         assert_eq!(of((64, 2), 140, (32, 132)), Some((2, 5, 3, true)));
         // 1,64,8,4096: few heads, all of which have room: dK and dV come first.
         assert_eq!(of((8, 1), 9, (32, 132)), Some((1, 8, 8, false)));
         assert_eq!(of((8, 2), 17, (32, 132)), Some((2, 4, 4, false)));
+        // 16,16,16,439,3086,64: a CTA of dQ has many more steps than one of dK and dV, and the room of its chunk is free later.
+        assert_eq!(in_one_launch((256, 1), 999, (25, 132, 40), None), Some((1, 33, 6, true)));
         // Less room than wanted, and too little.
         assert_eq!(of((16, 1), 3, (128, 132)), Some((1, 3, 2, true)));
         assert_eq!(of((16, 1), 2, (128, 132)), Some((1, 2, 1, false)));
