@@ -96,7 +96,7 @@ pub trait BackwardConfig {
     /// With wgmma, bytes of what is noted of stages and rows, between the tiles and the barriers.
     const NOTES_BYTES: u32 = Self::ROW.notes_bytes();
     /// Whether rows past a sequence's last one are zeros in shared memory, and P of zeros is finite. Bulk copies bring what follows in the
-    /// tensor; a score that depends on more than the product may be anything.
+    /// tensor, if anything does; a score that depends on more than the product may be anything.
     const ZERO_FILLED: bool = matches!(Self::ROW.isa, Isa::Mma) && !Self::Score::OF_KEYS;
     /// Whether what the gradients' products load waits for the element step, which of other scores than the plain one takes the registers
     /// that early loads would.

@@ -484,7 +484,7 @@ mod tests {
         // 132 SMs with a CTA each: in one launch as many heads as half of them have blocks for, 32 each, else eight of a head.
         assert_eq!(together(4, 16, 16, true), [2, 16]);
         assert_eq!(together(3, 7, 7, true), [1, 7], "a divisor of the heads");
-        assert_eq!(together(1, 64, 8, true), [8, 2], "too few heads for one launch: it comes second");
+        assert_eq!(together(1, 64, 8, true), [4, 8], "few heads: as many as all of them have blocks for");
         assert_eq!(together(1, 64, 8, false), [1, 1]);
     }
 

@@ -37,20 +37,23 @@ pub(super) struct Chunks {
     starts_bytes: u64,
 }
 
-/// The part of the SMs, in eighths, that compute dK and dV while others compute dQ in the same launch; and how long a CTA of dQ takes to one of
-/// dK and dV. Estimated from the clocks of a step, not measured.
-const OF_KEYS_EIGHTHS: u32 = 7;
+/// Rounds of CTAs of dK and dV, in eighths, that dQ follows behind in the same launch: with less than one CTAs of dQ wait, and took 1 to 6 % longer
+/// on an H200 in 30 problems.
+const LAG_EIGHTHS: u32 = 16;
+/// How long a CTA of dQ takes to one of dK and dV. Estimated from the clocks of a step, not measured.
 const OF_QUERIES_EIGHTHS: u32 = 5;
 /// How many times as many keys as queries a CTA of dQ is reckoned to have at most: it has a step a block of keys, and one of dK and dV a step a block
 /// of queries.
 const KEYS_A_QUERY_MAX: u32 = 1 << 12;
-/// How many times as many chunks as dK and dV are ahead by there are at least: what is ahead at the start and behind at the end is computed alone.
-/// With fewer pairs of launches were up to 50 % faster on an H200, with more up to 6 % slower (docs/notes/backward.md).
-const CHUNKS_A_LAG: u32 = 4;
-
-/// With fewer chunks than this many times what dK and dV are ahead by, all of dK and dV come first: the last of them are not to wait for SMs that
-/// compute dQ (0.79 of the time at 1,32,4,2670,2670,80 on an H200).
-const CHUNKS_TO_MIX: u32 = 2;
+/// With fewer rounds of CTAs of dK and dV than this, all of them come first, where dS has room: the last of them are not to wait for SMs that compute
+/// dQ, and dQ of the first chunks fills the last round. The narrower a head, the more dQ by itself is limited by memory, and the better it is mixed
+/// with what is not (docs/notes/backward.md).
+const fn rounds_to_mix(head_dim: u32) -> u32 {
+    if head_dim <= 64 { 3 } else { 6 }
+}
+/// Heads that are taken in turns have half a round of blocks of keys: with whole ones 1024 and 2048 tokens took 10 % longer. With fewer rounds than
+/// this in all they have a whole one, as halves leave SMs idle at the end.
+const ROUNDS_TO_HALVE: u32 = 3;
 
 impl Chunks {
     /// The chunks of a pass whose dS the kernel `keys` writes, with `query_splits` CTAs a block of keys, within [`Backward::ds_bytes_max`]. None where
@@ -71,16 +74,12 @@ impl Chunks {
         let (at_once, key_ctas) = (ctas_at_once(keys, device), key_blocks.saturating_mul(query_splits));
         let room = u32::try_from(backward.ds_bytes_max() / of_head.max(1)).unwrap_or(u32::MAX);
         let (heads_kv, slots, lag, is_roomy) = if keys.row.pass == Pass::DqDkv {
-            // Half of a round: with whole ones 1024 and 2048 tokens took 10 % longer.
-            let together = if problem.causal() && !is_packed { at_once / 2 / key_ctas.max(1) } else { 1 };
-            let order = backward.ds_order();
+            let is_descending = problem.causal() && !is_packed;
             let &Sizes { seqlen_q, seqlen_k, .. } = problem.sizes();
             let keys_a_query = seqlen_k.div_ceil(seqlen_q.max(1)).clamp(1, KEYS_A_QUERY_MAX);
             let ctas = (key_ctas, at_once, OF_QUERIES_EIGHTHS * keys_a_query);
-            let (heads_kv, slots, lag, is_roomy) = in_one_launch((heads, together), room, ctas, order)?;
-            // CTAs of a chunk, those under a diagonal half of one: nearly a round of them is complete too late.
-            let ctas = heads_kv * key_ctas / if problem.causal() { 2 } else { 1 };
-            (heads_kv, slots, lag, is_roomy && 4 * ctas <= 3 * at_once)
+            let to_mix = rounds_to_mix(keys.row.head_dim);
+            in_one_launch((heads, is_descending), room, ctas, to_mix, backward.ds_order())?
         } else {
             (apart(heads, room, (key_ctas, at_once))?, 1, 0, true)
         };
@@ -135,26 +134,43 @@ fn apart(heads: u32, room: u32, (key_ctas, at_once): (u32, u32)) -> Option<u32> 
     (1..=room.min(heads)).rev().filter(|&of| heads.is_multiple_of(of)).min_by_key(|&of| rounds(of))
 }
 
-/// KV heads of a chunk, room for how many chunks, how many dK and dV are ahead of dQ, and whether there are and fit as many as wanted, where one
-/// launch computes all. `together` heads are taken in turns where there is room, longest blocks first; else the smaller a chunk the sooner dQ can follow.
-/// dQ of a chunk comes when the SMs that compute dK and dV have been through as many CTAs as run at once, so that dS is complete, and dS is
-/// overwritten when dQ is likely to be. None where there is no room for two chunks of several.
+/// KV heads of a chunk, room for how many chunks, how many dK and dV are ahead of dQ, and whether CTAs hardly wait for each other, where one launch
+/// computes all. With blocks of unlike lengths, longest first, heads of a chunk are taken in turns; else the smaller a chunk the sooner dQ can
+/// follow. dQ of a chunk comes when the SMs that compute dK and dV have been through as many CTAs as run at once, so that dS is complete, and dS
+/// is overwritten when dQ is likely to be. None where there is no room for two chunks of several.
 fn in_one_launch(
-    (heads, together): (u32, u32),
+    (heads, is_descending): (u32, bool),
     room: u32,
     (key_ctas, at_once, of_queries_eighths): (u32, u32, u32),
+    rounds_to_mix: u32,
     order: Option<[u32; 2]>,
 ) -> Option<(u32, u32, u32, bool)> {
-    let heads_kv = largest_divisor(heads, order.map_or(together.min(room / 3), |[heads, _]| heads).max(1));
+    let key_ctas = key_ctas.max(1);
+    let is_shorter_than = |rounds: u32| heads.saturating_mul(key_ctas) < rounds * at_once;
+    let are_keys_first = heads <= room && is_shorter_than(rounds_to_mix);
+    let parts = if is_shorter_than(ROUNDS_TO_HALVE) { 1 } else { 2 };
+    let in_turns = at_once / parts / key_ctas;
+    let together = match (is_descending, are_keys_first) {
+        (true, true) => in_turns,
+        (true, false) => in_turns.min(room / 3),
+        (false, _) => 1,
+    };
+    let heads_kv = largest_divisor(heads, order.map_or(together, |[heads, _]| heads).max(1));
     let count = heads / heads_kv;
-    let chunks = |eighths: u32| (at_once * eighths).div_ceil(8 * heads_kv * key_ctas.max(1));
-    let lag = 1 + chunks(OF_KEYS_EIGHTHS);
-    let lag =
-        order.map_or(if count < CHUNKS_TO_MIX * lag { count } else { lag }, |[_, lag]| lag.max(1)).min(count);
+    let chunks = |eighths: u32| (at_once * eighths).div_ceil(8 * heads_kv * key_ctas);
+    let lag = match order {
+        Some([_, lag]) => lag.max(1),
+        None if are_keys_first => count,
+        None => 1 + chunks(LAG_EIGHTHS),
+    };
+    let lag = lag.min(count);
     let wanted = (lag + chunks(of_queries_eighths)).min(count);
     let slots = wanted.min(room / heads_kv);
     let lag = if slots < count { lag.min(slots.saturating_sub(1)) } else { lag };
-    (lag > 0).then_some((heads_kv, slots, lag, slots == wanted && count >= CHUNKS_A_LAG * lag))
+    // CTAs of a chunk, those under a diagonal half of one: nearly a round of them is complete too late.
+    let ctas = heads_kv * key_ctas / if is_descending { 2 } else { 1 };
+    let is_roomy = lag == count || (slots == wanted && 4 * ctas <= 3 * at_once);
+    (lag > 0).then_some((heads_kv, slots, lag, is_roomy))
 }
 
 /// Whether both queries and keys are packed; none where one of them is.
@@ -274,20 +290,21 @@ mod tests {
 
     #[test]
     fn chunks_of_one_launch_are_small_and_far_enough_apart() {
-        let of = |heads, room, (ctas, at_once)| in_one_launch(heads, room, (ctas, at_once, 5), None);
+        let of = |heads, room, (ctas, at_once)| in_one_launch(heads, room, (ctas, at_once, 5), 6, None);
         // 4,16,16,4096,4096,128 on 132 SMs, without a mask and with: heads of a chunk, slots, lag.
-        assert_eq!(of((64, 1), 71, (32, 132)), Some((1, 8, 5, true)));
-        assert_eq!(of((64, 2), 140, (32, 132)), Some((2, 5, 3, true)));
-        // 1,64,8,4096: few heads, all of which have room: dK and dV come first.
-        assert_eq!(of((8, 1), 9, (32, 132)), Some((1, 8, 8, false)));
-        assert_eq!(of((8, 2), 17, (32, 132)), Some((2, 4, 4, false)));
+        assert_eq!(of((64, false), 71, (32, 132)), Some((1, 13, 10, true)));
+        assert_eq!(of((64, true), 140, (32, 132)), Some((2, 8, 6, true)));
+        // Few rounds, all of whose heads have room: dK and dV come first, in halves of a round from three rounds on.
+        assert_eq!(of((8, false), 9, (32, 132)), Some((1, 8, 8, true)));
+        assert_eq!(of((8, true), 17, (32, 132)), Some((4, 2, 2, true)));
+        assert_eq!(of((24, true), 50, (32, 132)), Some((2, 12, 12, true)));
         // 16,16,16,439,3086,64: a CTA of dQ has many more steps than one of dK and dV, and the room of its chunk is free later.
-        assert_eq!(in_one_launch((256, 1), 999, (25, 132, 40), None), Some((1, 33, 6, true)));
+        assert_eq!(in_one_launch((256, false), 999, (25, 132, 40), 3, None), Some((1, 39, 12, true)));
         // Less room than wanted, and too little.
-        assert_eq!(of((16, 1), 3, (128, 132)), Some((1, 3, 2, true)));
-        assert_eq!(of((16, 1), 2, (128, 132)), Some((1, 2, 1, false)));
-        assert_eq!(of((16, 1), 1, (128, 132)), None);
-        assert_eq!(of((1, 1), 1, (128, 132)), Some((1, 1, 1, false)), "one chunk");
+        assert_eq!(of((16, false), 3, (128, 132)), Some((1, 3, 2, false)));
+        assert_eq!(of((16, false), 2, (128, 132)), Some((1, 2, 1, false)));
+        assert_eq!(of((16, false), 1, (128, 132)), None);
+        assert_eq!(of((1, false), 1, (128, 132)), Some((1, 1, 1, true)), "one chunk");
     }
 
     #[test]

@@ -128,6 +128,13 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
         }
     }
 
+    /// Whether what is past the sequence's last query is past the tensor's end too, where bulk copies write zeros.
+    #[inline(always)]
+    pub fn ends_with_tensor(&self) -> bool {
+        let forward = &self.params.forward;
+        (forward.ragged.cu_seqlens_q == 0) & (self.work.sequence.seqlen_q.get() == forward.seqlen_q)
+    }
+
     /// Whether some query of a block sees the tile's keys only in part, or the tile has fewer keys. Queries past the last need no
     /// mask where Q, dO and their statistics are zeros: they add nothing to a gradient.
     #[inline(always)]
@@ -139,7 +146,7 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
         let is_whole = (self.keys.0 + C::Stationary::ROWS <= seqlen_k)
             & (!C::Score::HIDES || self.keys.1 <= C::Score::hides_from(&self.params.forward, seqlen_k))
             & (ragged.intervals == 0)
-            & (C::ZERO_FILLED | (past <= last));
+            & (C::ZERO_FILLED | (past <= last) | (!C::Score::OF_KEYS & self.ends_with_tensor()));
         !is_whole || !Band::of(ragged).all_see((first, past.min(last)), self.keys, &self.work.sequence)
     }
 

@@ -66,18 +66,18 @@ pub(super) unsafe fn wait_steps<C: WgmmaBackwardConfig>() -> u32 {
     }
 }
 
-/// Waits for a stage: whether it is seen in part, and the first key: of the stage with `dq`, of the tile with `dkv`.
+/// Waits for a stage: its [`layout::note`], which is 0 where it is seen whole, and the first key.
 ///
 /// # Safety
 /// As for [`Ring::wait_full`], by all lanes.
 #[inline(always)]
-pub(super) unsafe fn wait_streamed<C: WgmmaBackwardConfig>(ring: Ring) -> (bool, u32) {
+pub(super) unsafe fn wait_streamed<C: WgmmaBackwardConfig>(ring: Ring) -> (u32, u32) {
     // SAFETY: the caller's; the note is written before the barrier says so.
-    let [partial, first, ..] = unsafe {
+    let [note, first, ..] = unsafe {
         ring.wait_full();
         ld_shared_v4(layout::note::<C>(ring.buffer))
     };
-    (first_lane(partial) != 0, first)
+    (first_lane(note), first)
 }
 
 /// The warp is done with a stage: on to the next one.

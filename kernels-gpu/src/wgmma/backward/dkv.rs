@@ -25,7 +25,7 @@ use crate::ptx::math::rcp;
 use crate::ptx::mbarrier::mbarrier_arrive_if;
 use crate::ptx::memory::{ld_global_v2, ld_shared, ld_shared_v4, st_global_b32, st_shared, to_global};
 use crate::ptx::thread_idx_x_again;
-use crate::ptx::warp::sync_warp;
+use crate::ptx::warp::{sync_warp, vote_any};
 use crate::ptx::warpgroup::{give_registers, take_registers};
 use crate::score::Score;
 use crate::shape::Shape;
@@ -147,6 +147,13 @@ unsafe fn describe<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>) {
             let is_partial = steps.is_partial(step.block);
             let first = step.block * C::Streamed::ROWS;
             ring.wait_empty(C::STAGES);
+            // A row of Q or dO that is not finite has an L or a δ that is not, unless L and δ do not follow from its products alone; behind the
+            // last may be another sequence's.
+            let is_finite = |bits: u32| f32::from_bits(bits).is_finite();
+            let may_taint = C::Score::BENDS
+                | (steps.params.forward.ragged.sinks != 0)
+                | ((first + C::Streamed::ROWS > past) & !steps.ends_with_tensor())
+                | vote_any(!now.iter().flatten().all(|&bits| is_finite(bits)));
             for (i, [lse_log2, mut delta]) in now.into_iter().enumerate() {
                 let row = lane_again() + i as u32 * 32;
                 if row >= C::Streamed::ROWS {
@@ -178,7 +185,8 @@ unsafe fn describe<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>) {
             }
             if lane_again() == 0 {
                 let note = layout::note::<C>(ring.buffer);
-                st_shared(note, is_partial.into());
+                let seen = if may_taint { layout::PARTIAL | layout::MAY_TAINT } else { layout::PARTIAL };
+                st_shared(note, if is_partial { seen } else { 0 });
                 st_shared(note + 4, steps.work.first_row);
             }
             // All lanes have written; one says so.
@@ -262,11 +270,11 @@ unsafe fn consume<C: WgmmaBackwardConfig, const DK: bool, const DV: bool>(params
     unsafe {
         let mut steps = wait_steps::<C>();
         while steps > 0 {
-            let (is_partial, first_key) = wait_streamed::<C>(ring);
-            if is_partial {
-                tainted |= step::<C, DK, DV, true>(params, &mut gradients, (ring, first_key));
+            let (note, first_key) = wait_streamed::<C>(ring);
+            if note != 0 {
+                tainted |= step::<C, DK, DV, true>(params, &mut gradients, (ring, first_key), note);
             } else {
-                step::<C, DK, DV, false>(params, &mut gradients, (ring, first_key));
+                step::<C, DK, DV, false>(params, &mut gradients, (ring, first_key), note);
             }
             release::<C>(&mut ring);
             steps -= 1;
@@ -295,12 +303,13 @@ unsafe fn consume<C: WgmmaBackwardConfig, const DK: bool, const DV: bool>(params
 /// dV += Pᵀ·dO and dK += dSᵀ·Q of a stage, for the tile from key `first_key` on. With `PARTIAL`, some query sees the keys only in part; whether anything in it was not finite.
 ///
 /// # Safety
-/// All threads of the warpgroup take part, and with `PARTIAL` all consumers; the stage has landed.
+/// All threads of the warpgroup take part, and all consumers where the stage, whose note this is, may hold what is not finite; it has landed.
 #[inline(always)]
 unsafe fn step<C: WgmmaBackwardConfig, const DK: bool, const DV: bool, const PARTIAL: bool>(
     params: &BackwardParams,
     [d_k, d_v]: &mut [Gradient<C>; 2],
     (ring, first_key): (Ring, u32),
+    note: u32,
 ) -> bool {
     let forward = &params.forward;
     let beside = (layout::statistics::<C>(ring.buffer), layout::limits::<C>(ring.buffer));
@@ -337,7 +346,9 @@ unsafe fn step<C: WgmmaBackwardConfig, const DK: bool, const DV: bool, const PAR
             }
             hide::<C::Warp, C::Score, 2>([&mut p, &mut ds], &statistics);
             hide_by_score::<C::Warp, C::Score, 2>([&mut p, &mut ds], &statistics, score);
-            found = keep_out::<C>((layout::streamed::<C>(ring.buffer, 0), 2 * C::Streamed::BYTES));
+            if note & layout::MAY_TAINT != 0 {
+                found = keep_out::<C>((layout::streamed::<C>(ring.buffer, 0), 2 * C::Streamed::BYTES));
+            }
             if DV {
                 pack::<C::Element, C::Warp>(&p, &mut p_operand);
                 issue_gradient::<C>(d_v, &p_operand, ring.buffer, 1);

@@ -73,7 +73,7 @@ unsafe fn produce<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'
             step -= 1;
             let first_key = blocks.block(step) * C::Streamed::ROWS;
             ring.wait_empty(C::STAGES);
-            let note = [blocks.is_partial(step).into(), first_key, 0, 0];
+            let note = [u32::from(blocks.is_partial(step)) * layout::PARTIAL, first_key, 0, 0];
             st_shared_v4(layout::note::<C>(ring.buffer), note);
             copy_streamed::<C>(ring, KEYS, At::key(params, work, first_key));
             ring.advance(C::STAGES);
@@ -98,8 +98,8 @@ unsafe fn consume<C: WgmmaBackwardConfig>(params: &BackwardParams, work: &Work<'
         let mut ring = layout::stages::<C>();
         let (mut d_q, mut tainted) = (C::Warp::NO_O, false);
         while steps > 0 {
-            let (is_partial, first_key) = wait_streamed::<C>(ring);
-            if is_partial {
+            let (note, first_key) = wait_streamed::<C>(ring);
+            if note != 0 {
                 tainted |= step::<C, true>(params, &mut d_q, statistics, (ring, first_key));
             } else {
                 step::<C, false>(params, &mut d_q, statistics, (ring, first_key));

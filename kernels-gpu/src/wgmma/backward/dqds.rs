@@ -105,7 +105,7 @@ unsafe fn produce<C: WgmmaBackwardConfig>(params: &BackwardParams) {
             // By what the kernel that wrote dS went by.
             let kept = piece(params, work, block);
             ring.wait_empty(C::STAGES);
-            let note = [blocks.is_partial(step).into(), first_key, 0, 0];
+            let note = [u32::from(blocks.is_partial(step)) * layout::PARTIAL, first_key, 0, 0];
             st_shared_v4(layout::note::<C>(ring.buffer), note);
             mbarrier_arrive_expect_tx(ring.full(), C::Streamed::BYTES + C::DS_BYTES);
             let at = At::key(params, work, first_key);
@@ -144,8 +144,8 @@ unsafe fn consume<C: WgmmaBackwardConfig, const GRADIENTS: usize>(params: &Backw
         let mut d_q = [C::Warp::NO_O; GRADIENTS];
         let mut tainted = false;
         while steps > 0 {
-            let (is_partial, _) = wait_streamed::<C>(ring);
-            if is_partial {
+            let (note, _) = wait_streamed::<C>(ring);
+            if note != 0 {
                 tainted |= keep_out::<C>((k_smem::<C>(ring.buffer), C::Streamed::BYTES));
             }
             multiply::<C, GRADIENTS>(&mut d_q, ring);

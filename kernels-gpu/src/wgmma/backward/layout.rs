@@ -18,7 +18,12 @@ pub(super) fn streamed<C: WgmmaBackwardConfig>(stage: u32, which: u32) -> u32 {
     stationary::<C>(2) + (2 * stage + which) * C::Streamed::BYTES
 }
 
-/// What is noted of a stage: whether it is seen in part, and the first key: of the stage with `dq`, of the tile with `dkv`.
+/// In a stage's note: it is seen in part.
+pub(super) const PARTIAL: u32 = 1;
+/// In a stage's note: it is seen in part, and may hold what is not finite.
+pub(super) const MAY_TAINT: u32 = 2;
+
+/// What is noted of a stage: [`PARTIAL`] and [`MAY_TAINT`], and the first key: of the stage with `dq`, of the tile with `dkv`.
 #[inline(always)]
 pub(super) fn note<C: WgmmaBackwardConfig>(stage: u32) -> u32 {
     dynamic_smem() + C::TILES_BYTES + stage * NOTE_BYTES
