@@ -162,7 +162,7 @@ fn a_backward_pass_keeps_no_more_ds_than_it_may() {
     // A head's dS is half of 16384 × 16384 pairs, 2 bytes each, and blocks on the diagonal.
     const OF_HEAD: u64 = 276_840_448;
     for (limit, chunks, heads) in
-        [(None, 1, 3), (Some("600M"), 8, 2), (Some("300M"), 16, 1), (Some("263M"), 1, 0)]
+        [(None, 1, 5), (Some("600M"), 8, 2), (Some("300M"), 16, 1), (Some("263M"), 1, 0)]
     {
         let limit = limit.map_or(vec![], |limit| vec!["--ds-max", limit]);
         let ended = plan(&[&["--backward", "--json"], &limit[..]].concat());
@@ -175,7 +175,7 @@ fn a_backward_pass_keeps_no_more_ds_than_it_may() {
         assert_eq!(value["statistics_ctas"].is_null(), heads == 0, "{limit:?}");
     }
     for (args, needles) in [
-        (&["--backward"][..], ["statistics", "dS of 3 KV heads at a time", "of them dS (--ds-max)"]),
+        (&["--backward"][..], ["statistics", "dS of 5 KV heads at a time", "of them dS (--ds-max)"]),
         (&["--backward", "--ds-max", "600M"], ["dkvds", "dqds", "launched 8 times, for 2 KV heads each"]),
     ] {
         let stdout = plan(args).succeeded().stdout.clone();
