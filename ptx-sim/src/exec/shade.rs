@@ -319,6 +319,10 @@ impl Warp {
     fn shade_shuffle(&mut self, op: &crate::op::Shuffle, frame: usize, active: u32) -> Outcome {
         let Some(frame) = self.frames[frame].as_mut() else { return Ok(()) };
         let Some(shade) = frame.shade.as_mut() else { return Ok(()) };
+        if let Some(in_range) = op.in_range {
+            // It depends on nothing but lane numbers, which are defined here.
+            shade.clear(Bank::Pred, in_range, active);
+        }
         if shade.is_clear(Bank::Word, op.value, active) {
             shade.clear(Bank::Word, op.result, active);
             return Ok(());
