@@ -28,6 +28,8 @@ pub(crate) struct Launch<'l> {
     pub(crate) shared_granule: u32,
     /// Whether anything can order what two clusters do.
     pub(crate) orders_clusters: bool,
+    /// Whether clusters take turns, so that one may wait for what another changes.
+    pub(crate) in_turns: bool,
     /// Clusters that are on the device at once.
     pub(crate) resident_groups: usize,
     /// CTAs of a cluster in x, y, z.
@@ -71,6 +73,8 @@ pub fn launch(
     memory.watch_races(config.checks.global_races && found.global_stores);
     let workspace = if found.needs_workspace { workspace(memory) } else { 0 };
     let cluster = config.cluster.or(found.cluster()).unwrap_or([1; 3]);
+    let in_order =
+        found.has_global_atomics || found.orders_clusters || found.prints || config.timer.is_some();
     macro_rules! made {
         ($memory:expr) => {
             Launch {
@@ -85,6 +89,7 @@ pub fn launch(
                 shared_bytes,
                 shared_granule: found.shared_granule,
                 orders_clusters: found.orders_clusters,
+                in_turns: in_order,
                 resident_groups: resident_groups(config, shared_bytes, cluster),
                 cluster,
                 workspace,
@@ -93,8 +98,6 @@ pub fn launch(
     }
     let launch = made!(&*memory);
     let groups = launch.groups(&ids);
-    let in_order =
-        found.has_global_atomics || found.orders_clusters || found.prints || config.timer.is_some();
     let first = grid::run(&launch, &groups, in_order);
     let outcome = match first {
         // Which race is found first depends on the machine where CTAs run on all cores: those up to it are run again in

@@ -263,7 +263,7 @@ impl<'c> Cta<'c> {
     /// Others may have waited for a change of memory.
     pub(super) fn changed_memory(&mut self, shared: bool) {
         self.progress += 1;
-        if !shared && self.launch.orders_clusters {
+        if !shared && self.launch.in_turns {
             self.launch.memory.changes.fetch_add(1, Relaxed);
         }
         if shared {
