@@ -2,8 +2,8 @@
 //! turns by named barriers — against a float64 reference, and with one number changed.
 
 use ptx_sim::{
-    BlockedOn, Checks, FindingKind, LaunchConfig, Limits, Memory, Module, Report, Schedule, SimError,
-    Swizzle, TensorMap, TensorType, launch,
+    BlockedOn, Checks, FindingKind, LaunchConfig, Limits, Memory, Module, Report, Schedule, Severity,
+    SimError, Swizzle, TensorMap, TensorType, launch,
 };
 
 const KERNEL: &str = include_str!("ptx/attention_d128_sm90a.ptx");
@@ -115,6 +115,7 @@ fn found(from: &str, to: &str, nth: usize) -> ptx_sim::Finding {
     let text = format!("{}{to}{}", &KERNEL[..at], &KERNEL[at + from.len()..]);
     match run(&text, 384, Schedule::Deterministic, Checks::ALL) {
         Err(SimError::Finding(finding)) => *finding,
+        Ok((_, report)) if !report.warnings.is_empty() => report.warnings[0].clone(),
         other => panic!("{to} for {from}: {:?}", other.map(|o| o.0.len())),
     }
 }
@@ -142,10 +143,9 @@ fn waits_and_fences_that_are_missing_are_found() {
     assert_eq!(kind("[%r19], %r324;", "[%r19], 1;", 0), FindingKind::AsyncPending);
     // The producer does not wait for the stage to be empty: it arrives again in a phase that lacks only bytes.
     assert_eq!(kind("@%p21 bra", "@!%p21 bra", 0), FindingKind::Mbarrier);
-    assert_eq!(
-        kind("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;", "", 0),
-        FindingKind::ProxyFence
-    );
+    // Forgiven, as the thread that initialises the mbarriers is the one that issues the copies.
+    let unfenced = found("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;", "", 0);
+    assert_eq!((unfenced.kind, unfenced.severity), (FindingKind::ProxyFence, Severity::Warning));
 }
 
 #[test]

@@ -40,6 +40,8 @@ pub(super) struct Mbarrier {
     /// Warp and line of every arrival, each once.
     pub(super) sites: Vec<(u32, u32)>,
     initialized_by: u32,
+    /// The lanes of that warp that initialised it.
+    initialized_lanes: u32,
     /// Whether the async proxy knows of the initialisation.
     pub(super) fenced: bool,
     /// The phase of the cluster's barrier whose end makes the initialisation known, by `fence.mbarrier_init`.
@@ -54,6 +56,11 @@ impl Mbarrier {
     /// Bytes of the current phase have come at that time of the model of time.
     pub(super) fn filled_at(&mut self, when: u64) {
         self.filling.when = self.filling.when.max(when);
+    }
+
+    /// Whether this very thread of the mbarrier's CTA initialised it.
+    pub(super) fn is_initialized_by(&self, warp: u32, lane: usize) -> bool {
+        self.initialized_by == warp && self.initialized_lanes >> lane & 1 == 1
     }
 
     /// Ends the phase if nothing is missing; true if it did.
@@ -287,7 +294,7 @@ impl Warp {
         if count == 0 || count > LIMIT {
             return Err(Fault::at(FindingKind::BadOperand, lane, count.into()));
         }
-        let (mut time, mut repeats) = (0, false);
+        let (mut time, mut repeats, mut lanes) = (0, false, 1 << lane);
         if let Some(old) = cta.mbarriers.get(&offset) {
             let is_new = old.phase == 0 && old.pending == count && old.count == count && old.bytes == 0;
             time = old.time;
@@ -297,6 +304,7 @@ impl Warp {
                 let again = "it is initialised once more, alike and before its use";
                 let fault = if is_new { fault.warning(again) } else { fault };
                 repeats = is_new;
+                lanes |= if is_new && old.initialized_by == self.index { old.initialized_lanes } else { 0 };
                 cta.tolerate(Err(fault), (self.index, self.place()))?;
             }
         }
@@ -315,6 +323,7 @@ impl Warp {
             done: Clock::default(),
             sites: Vec::new(),
             initialized_by: self.index,
+            initialized_lanes: lanes,
             fenced: false,
             published: None,
             expected: None,
