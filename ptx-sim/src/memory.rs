@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::error::MemoryError;
 use crate::finding::FindingKind;
-use crate::heap::Heap;
+use crate::heap::{HEAP_ADDRESSES, HEAP_BYTES, Heap};
 use crate::race::RaceShadow;
 use crate::sync::Flags;
 use crate::window::GLOBAL_BASE;
@@ -188,17 +188,16 @@ impl Memory {
         let after = self.allocations.partition_point(|a| a.base <= address);
         let index = after.checked_sub(1).ok_or(FindingKind::OutOfBounds)?;
         let allocation = &self.allocations[index];
+        if allocation.is_heap {
+            // The hint would go around the blocks' bounds.
+            return Ok((allocation, self.heap.offset(address, bytes)?));
+        }
         let offset = address - allocation.base;
         if offset > allocation.bytes || bytes > allocation.bytes - offset {
             return Err(FindingKind::OutOfBounds);
         }
         if !allocation.live {
             return Err(FindingKind::UseAfterFree);
-        }
-        if allocation.is_heap {
-            // The hint would go around the blocks' bounds.
-            self.heap.check(address, bytes)?;
-            return Ok((allocation, offset));
         }
         *hint = index;
         Ok((allocation, offset))
@@ -222,10 +221,26 @@ impl Memory {
     /// Makes room for `malloc`.
     pub(crate) fn make_heap(&mut self) {
         if self.heap.base() == 0 {
-            let base = self.alloc(crate::heap::HEAP_BYTES as usize);
+            let base = self.alloc(HEAP_BYTES as usize);
+            self.next += HEAP_ADDRESSES - HEAP_BYTES;
             self.allocations.iter_mut().filter(|a| a.base == base).for_each(|a| a.is_heap = true);
             self.heap.place(base);
         }
+    }
+
+    /// `malloc`: the address of a block that nobody has written, or 0.
+    pub(crate) fn malloc(&self, bytes: u64) -> u64 {
+        let Some(block) = self.heap.allocate(bytes) else { return 0 };
+        if let Ok((allocation, offset)) = self.locate(block.address, bytes, &mut 0) {
+            allocation.renew(offset, bytes);
+        }
+        block.address
+    }
+
+    /// The address of what lies at an offset of an allocation.
+    pub(crate) fn address(&self, allocation: &Allocation, offset: u64) -> u64 {
+        let of_block = if allocation.is_heap { self.heap.address(offset) } else { None };
+        of_block.unwrap_or(allocation.base + offset)
     }
 
     pub(crate) fn with_flags<R>(&self, f: impl FnOnce(&mut Flags) -> R) -> R {
@@ -324,12 +339,28 @@ impl Allocation {
         if self.all_written.swap(false, Relaxed) {
             self.written.iter().for_each(|word| word.store(u32::MAX, Relaxed));
         }
+        if mask == u32::MAX >> (32 - bytes) {
+            self.for_bits(offset, bytes, |word, bits| {
+                word.fetch_and(!bits, Relaxed);
+                true
+            });
+            return;
+        }
         for byte in (0..bytes).filter(|b| mask >> b & 1 == 1) {
             self.for_bits(offset + u64::from(byte), 1, |word, bits| {
                 word.fetch_and(!bits, Relaxed);
                 true
             });
         }
+    }
+
+    /// Makes a range one that nobody has accessed, as if it were allocated now.
+    fn renew(&self, offset: u64, bytes: u64) {
+        for at in (0..bytes).step_by(32) {
+            let part = (bytes - at).min(32) as u32;
+            self.forget(offset + at, part, u32::MAX >> (32 - part));
+        }
+        self.races.forget(offset, bytes);
     }
 
     /// Calls `f` with each word of the bit map that the range touches; stops at the first false.

@@ -141,6 +141,22 @@ impl RaceShadow {
         !self.pages.is_empty()
     }
 
+    /// Forgets what was done to a range that has become another's: it begins a block.
+    pub(crate) fn forget(&self, offset: u64, bytes: u64) {
+        let (first, end) = (offset / BLOCK, (offset + bytes).div_ceil(BLOCK));
+        let mut at = first;
+        while at < end {
+            let until = end.min((at / PAGE + 1) * PAGE);
+            // Nobody has accessed a page that is not there.
+            if let Some(page) = self.pages.get((at / PAGE) as usize).and_then(OnceLock::get) {
+                let mut blocks = page.lock().unwrap_or_else(PoisonError::into_inner);
+                let range = (at % PAGE) as usize..((until - 1) % PAGE + 1) as usize;
+                blocks[range].fill_with(Block::default);
+            }
+            at = until;
+        }
+    }
+
     /// Notes an access of at most 16 bytes. `ordered` says whether clusters can be in order at all.
     #[inline]
     pub(crate) fn note<'r>(

@@ -314,7 +314,7 @@ pub(super) fn note_global<'c>(
     match allocation.races.note(access, offset, bytes, who, cta.launch.orders_clusters, held) {
         Ok(()) => Ok(()),
         Err(collision) => {
-            let fault = global_race(who.lane, allocation.base, collision, cta);
+            let fault = global_race(who.lane, allocation, collision, cta);
             cta.tolerate(Err(fault), by)
         }
     }
@@ -395,9 +395,10 @@ pub(super) fn check_alignment(cta: &Cta<'_>, lane: usize, address: u64, bytes: u
     Ok(())
 }
 
-/// The fault of a race in the allocation at `base`.
-pub(super) fn global_race(lane: usize, base: u64, collision: Collision, cta: &Cta<'_>) -> Box<Fault> {
-    let mut fault = Fault::at(collision.kind, lane, base + collision.offset);
+/// The fault of a race in an allocation.
+fn global_race(lane: usize, allocation: &Allocation, collision: Collision, cta: &Cta<'_>) -> Box<Fault> {
+    let address = cta.launch.memory.address(allocation, collision.offset);
+    let mut fault = Fault::at(collision.kind, lane, address);
     let (write, past) = (collision.write, collision.past);
     let (rank, warp) = match past.lanes {
         0 => (cta.agents.rank_of_later(past.agent), 0),

@@ -22,7 +22,7 @@ impl Warp {
                 *to = self.argument(frame, lane, *at, *bytes)?;
             }
             let result = match op.name {
-                ServiceName::Malloc => cta.launch.memory.heap.allocate(args[0]),
+                ServiceName::Malloc => cta.launch.memory.malloc(args[0]),
                 ServiceName::Free => {
                     if args[0] != 0 && !cta.launch.memory.heap.free(args[0]) {
                         let detail = "free of what malloc did not give, or a second time";
