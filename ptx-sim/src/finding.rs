@@ -40,6 +40,8 @@ pub enum FindingKind {
     SharedRace,
     /// Two accesses to global memory by different CTAs, one of them a write.
     GlobalRace,
+    /// A write, by the same launch, of global memory that a load promises to be read only (`ld.global.nc`, `__ldg`, `ldu`).
+    ReadOnly,
     /// Lanes of one warp at an aligned barrier without the others.
     BarrierDivergence,
     /// Every warp waits and nothing can wake one.
@@ -77,6 +79,7 @@ impl FindingKind {
             FindingKind::Mbarrier => "mbarrier",
             FindingKind::SharedRace => "shared-race",
             FindingKind::GlobalRace => "global-race",
+            FindingKind::ReadOnly => "read-only",
             FindingKind::BarrierDivergence => "barrier-divergence",
             FindingKind::Deadlock => "deadlock",
             FindingKind::Budget => "budget",

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::finding::FindingKind;
 use crate::mark::{Mark, Who};
-use crate::op::{Proxy, Strength};
+use crate::op::{MemoryOrder, Proxy, Strength};
 
 /// Bytes of a block, and blocks of a page.
 const BLOCK: u64 = 16;
@@ -34,6 +34,8 @@ pub(crate) struct Collision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RaceAccess {
     Read,
+    /// A read that promises that nobody writes there while the kernel runs.
+    ReadOnly,
     /// A read by another proxy than the generic one.
     ProxyRead(Proxy),
     /// A write, and whether it changes nothing.
@@ -43,10 +45,15 @@ pub(crate) enum RaceAccess {
 }
 
 impl RaceAccess {
+    /// That of a load.
+    pub(crate) fn of_load(order: MemoryOrder) -> RaceAccess {
+        if order.read_only { RaceAccess::ReadOnly } else { RaceAccess::Read }
+    }
+
     /// The proxy that it goes through, where that is not the generic one.
     fn proxy(self, who: &Who<'_>) -> Option<Proxy> {
         match self {
-            RaceAccess::Read => None,
+            RaceAccess::Read | RaceAccess::ReadOnly => None,
             RaceAccess::ProxyRead(proxy) => Some(proxy),
             RaceAccess::Write { .. } => {
                 who.later.filter(|later| later.by_async_proxy).map(|_| Proxy::AsyncGlobal)
@@ -62,6 +69,8 @@ struct Entry {
     group: u32,
     bytes: u16,
     write: bool,
+    /// Whether it is a read of memory that is to be read only.
+    read_only: bool,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +80,8 @@ struct Block {
     more: Option<Box<Others>>,
     /// Bytes that several clusters have read, where nothing can order these.
     read_by_many: u16,
+    /// Bytes that are to be read only.
+    read_only: u16,
     /// Whether anybody has written here.
     is_written: bool,
 }
@@ -234,6 +245,7 @@ impl Entry {
     fn takes_in(&mut self, new: &Entry, who: &Who<'_>) -> bool {
         let alike = self.bytes != 0
             && self.write == new.write
+            && self.read_only == new.read_only
             && self.group == new.group
             && self.mark.agent == new.mark.agent
             && Strength::are_one(self.mark.strong, new.mark.strong);
@@ -267,11 +279,15 @@ impl Block {
     fn note(&mut self, access: RaceAccess, bytes: u16, who: &Who<'_>, ordered: bool) -> Result<(), Met> {
         let write = matches!(access, RaceAccess::Write { .. });
         let proxy = access.proxy(who);
-        if !write && bytes & !self.read_by_many == 0 {
+        let read_only = access == RaceAccess::ReadOnly;
+        let new = Entry { mark: who.mark(), group: who.group, bytes, write, read_only };
+        let promised = if read_only { bytes } else { 0 };
+        if !write && bytes & !self.read_by_many == 0 && promised & !self.read_only == 0 {
             return Ok(());
         }
         if !write && !self.is_written {
-            self.remember(Entry { mark: who.mark(), group: who.group, bytes, write }, who, ordered);
+            self.read_only |= promised;
+            self.remember(new, who, ordered);
             return Ok(());
         }
         let mut outcome = Ok(());
@@ -282,6 +298,9 @@ impl Block {
             {
                 if proxy.is_some_and(|proxy| entry.lacks_fence(proxy, who)) {
                     return Err(Met { entry: *entry, kind: FindingKind::ProxyFence, forgiven: None });
+                }
+                if read_only {
+                    return Err(Met { entry: *entry, kind: FindingKind::ReadOnly, forgiven: None });
                 }
                 continue;
             }
@@ -305,7 +324,18 @@ impl Block {
                 return outcome;
             }
         }
-        self.remember(Entry { mark: who.mark(), group: who.group, bytes, write }, who, ordered);
+        if write && bytes & self.read_only != 0 {
+            let of_reader = |e: &&Entry| e.read_only && e.bytes & bytes != 0;
+            let entry = self.entries().find(of_reader).copied().unwrap_or_default();
+            let changes_nothing = access == RaceAccess::Write { same_value: true };
+            let forgiven = changes_nothing.then_some("the write changes nothing");
+            outcome = Err(Met { entry, kind: FindingKind::ReadOnly, forgiven });
+            if forgiven.is_none() {
+                return outcome;
+            }
+        }
+        self.read_only |= promised;
+        self.remember(new, who, ordered);
         outcome
     }
 

@@ -244,7 +244,7 @@ fn every_check_can_be_turned_off() {
             }
             // Reading too early also reads what is not there yet.
             "shared-race" => (checks.shared_races, checks.initialized) = (false, false),
-            "global-race" => checks.global_races = false,
+            "global-race" | "read-only" => checks.global_races = false,
             "barrier-divergence" | "diverged-warp" => (checks.convergence, checks.shuffles) = (false, false),
             "shuffle-inactive" => checks.shuffles = false,
             // The kernel cannot go on.

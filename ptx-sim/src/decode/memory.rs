@@ -10,16 +10,18 @@ use crate::op::{
 };
 use crate::parse::ast::Operand;
 use crate::regs::Bank;
+use crate::table::family::Family;
 use crate::table::pattern;
 
 impl<'a> Builder<'_, 'a> {
     /// `ld` and `st`. Captures: semantics, scope, space, cache hints…, cache policy, vector, type.
     pub(super) fn access(
         &mut self,
-        is_store: bool,
+        family: Family,
         captures: &[&str],
         operands: &[Operand<'a>],
     ) -> Result<(), LoadError> {
+        let is_store = family == Family::Store;
         let hinted = !captures[captures.len() - 3].is_empty();
         self.count(operands, 2 + usize::from(hinted))?;
         if hinted {
@@ -58,7 +60,9 @@ impl<'a> Builder<'_, 'a> {
             return Err(self.operand_error(data + 1, "as many registers as the vector has elements"));
         }
         let signed = matches!(ty, Scalar::S(_));
+        let read_only = family == Family::LoadUniform || captures.contains(&"nc");
         let order = MemoryOrder::of(captures[0], captures[1], if is_wide { 16 } else { bytes });
+        let order = MemoryOrder { read_only, ..order };
         // More than 16 bytes are two accesses, as the hardware makes of them.
         let per = if total > 16 { regs.len() / 2 } else { regs.len() };
         for (at, half) in regs.chunks(per).enumerate() {

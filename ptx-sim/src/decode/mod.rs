@@ -333,7 +333,7 @@ impl<'a> Builder<'_, 'a> {
         operands: &[ast::Operand<'a>],
     ) -> Result<(), LoadError> {
         match family {
-            Family::Load | Family::Store => self.access(family == Family::Store, captures, operands),
+            Family::Load | Family::LoadUniform | Family::Store => self.access(family, captures, operands),
             Family::MapRank | Family::RankOf => self.map_rank(family == Family::RankOf, captures, operands),
             Family::CreatePolicy => self.create_policy(operands),
             Family::Alloca => self.alloca(operands),

@@ -155,7 +155,8 @@ impl Warp {
         if cta.launch.config.checks.initialized {
             self.darken(allocation.unwritten(offset, bytes), (lane, address), Space::Global, cta);
         }
-        self.note_global(RaceAccess::Read, allocation, (lane, offset, bytes), order.strength(false), cta)?;
+        let access = RaceAccess::of_load(order);
+        self.note_global(access, allocation, (lane, offset, bytes), order.strength(false), cta)?;
         Ok(allocation.load(offset, bytes))
     }
 
@@ -395,6 +396,10 @@ pub(super) fn check_alignment(cta: &Cta<'_>, lane: usize, address: u64, bytes: u
     Ok(())
 }
 
+/// PTX ISA §9.7.9.8 and the CUDA programming guide on `__ldg`.
+const READ_ONLY: &str =
+    "what ld.global.nc, __ldg and ldu load must not be written while the kernel runs, in whatever order";
+
 /// The fault of a race in an allocation.
 fn global_race(lane: usize, allocation: &Allocation, collision: Collision, cta: &Cta<'_>) -> Box<Fault> {
     let address = cta.launch.memory.address(allocation, collision.offset);
@@ -407,13 +412,14 @@ fn global_race(lane: usize, allocation: &Allocation, collision: Collision, cta: 
     let other_cta = cta.launch.cta_of(collision.group, rank);
     fault.other = Some(OtherAccess {
         write,
-        line: Some(past.line),
+        line: Some(past.line).filter(|line| *line != 0),
         warp: (past.lanes != 0).then_some(warp),
         lanes: past.lanes,
         cta: Some(other_cta as u32).filter(|_| other_cta != cta.id),
     });
     match collision.forgiven {
         Some(detail) => fault.warning(detail),
+        None if collision.kind == FindingKind::ReadOnly => fault.saying(READ_ONLY),
         None => fault,
     }
 }

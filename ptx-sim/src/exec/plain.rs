@@ -105,7 +105,8 @@ impl Warp {
                     if checks.initialized {
                         dark[lane] = allocation.unwritten(offset, bytes);
                     }
-                    note_global(RaceAccess::Read, (allocation, offset, bytes), &who, &mut held, by, cta)?;
+                    let kind = RaceAccess::of_load(access.order);
+                    note_global(kind, (allocation, offset, bytes), &who, &mut held, by, cta)?;
                     allocation.load(offset, bytes)
                 }
             };

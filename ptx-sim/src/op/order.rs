@@ -46,11 +46,13 @@ pub(crate) struct MemoryOrder {
     pub(crate) releases: bool,
     /// Bytes of an element: vectors and packed types are as many accesses (PTX ISA §8.2.1–2).
     pub(crate) element_bytes: u8,
+    /// Whether it promises that nobody writes there while the kernel runs (`ld.nc`, `ldu`).
+    pub(crate) read_only: bool,
 }
 
 impl MemoryOrder {
     pub(crate) const WEAK: MemoryOrder =
-        MemoryOrder { scope: None, acquires: false, releases: false, element_bytes: 1 };
+        MemoryOrder { scope: None, acquires: false, releases: false, element_bytes: 1, read_only: false };
 
     /// By the words of a mnemonic.
     pub(crate) fn of(semantics: &str, scope: &str, element_bytes: u8) -> MemoryOrder {
@@ -64,6 +66,7 @@ impl MemoryOrder {
             acquires: matches!(semantics, "acquire" | "acq_rel"),
             releases: matches!(semantics, "release" | "acq_rel"),
             element_bytes,
+            read_only: false,
         }
     }
 

@@ -5,6 +5,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     Load,
+    LoadUniform,
     Store,
     Atomic,
     Reduce,
@@ -148,7 +149,7 @@ const ROWS: &[FamilyRow] = &[
         "d = the memory at [a], of a device that acts when it is read",
     ),
     row(
-        Family::Load,
+        Family::LoadUniform,
         "ldu [weak] [sys] [global] [ca] [nc] [unified] [L1::evict_normal] [L2::evict_normal] [L2::64B] [L2::cache_hint] [v2 v4] \
          {b8 u8 s8 b16 u16 s16 b32 u32 s32 f32 b64 u64 s64 f64 b128}",
         "9.7.9.11",
