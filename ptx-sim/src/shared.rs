@@ -13,6 +13,14 @@ use crate::window::SHARED_BASE;
 
 mod at_once;
 
+/// Stores of one warp to one place in no order, as CUB's compactions make to a slot that nobody reads: the bytes that they leave undefined,
+/// and the line of the other store.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Clash {
+    pub(crate) bytes: u32,
+    pub(crate) line: u32,
+}
+
 /// Shared memory with its shadow.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -79,6 +87,7 @@ impl Shared {
     /// Stores `bytes` ≤ 16 at an offset inside.
     #[inline]
     pub(crate) fn store(&mut self, offset: u64, bytes: u32, words: &Words) {
+        self.shade(offset, bytes, 0);
         let at = offset as usize / 4;
         match bytes {
             4 if offset.is_multiple_of(4) => self.words[at] = words[0],
@@ -172,14 +181,57 @@ impl Shared {
     /// place: whichever comes last, the outcome is the same.
     #[inline]
     pub(crate) fn note_write(&mut self, offset: u64, bytes: u32, words: &Words, who: &Who<'_>) -> Outcome {
+        self.note_write_beside(offset, bytes, words, who, None)
+    }
+
+    /// The same of a store that may come beside other stores of its warp: that is no fault as long as nobody depends on the place.
+    #[inline]
+    pub(crate) fn note_store(
+        &mut self,
+        offset: u64,
+        bytes: u32,
+        words: &Words,
+        who: &Who<'_>,
+        clash: &mut Clash,
+    ) -> Outcome {
+        let follows = self.checks.initialized && self.checks.shared_races;
+        let outcome =
+            self.note_write_beside(offset, bytes, words, who, if follows { Some(clash) } else { None });
+        if clash.bytes != 0 {
+            let before = self.load(offset, bytes);
+            let unlike = (0..bytes).filter(|byte| {
+                let at = |words: &Words| words[*byte as usize / 4] >> (8 * (byte % 4)) & 0xff;
+                at(&before) != at(words)
+            });
+            // What was undefined stays so, whichever of the writes comes last.
+            clash.bytes &= unlike.fold(self.dark(offset, bytes), |mask, byte| mask | 1 << byte);
+        }
+        outcome
+    }
+
+    #[inline]
+    fn note_write_beside(
+        &mut self,
+        offset: u64,
+        bytes: u32,
+        words: &Words,
+        who: &Who<'_>,
+        mut clash: Option<&mut Clash>,
+    ) -> Outcome {
         let checks = self.checks;
         let repeats = self.load(offset, bytes) == *words;
         let mut warning = Ok(());
         self.shadow.each(offset, bytes, |range, cell| {
             cell.check_open(&checks, range.start, who)?;
-            match check_write(&checks, range.start, cell, repeats, who) {
+            let mut beside = None;
+            let room = clash.is_some().then_some(&mut beside);
+            match check_write(&checks, range.start, cell, (repeats, room), who) {
                 Err(fault) if fault.severity == Severity::Warning => warning = Err(fault),
                 outcome => outcome?,
+            }
+            if let (Some(clash), Some(line)) = (&mut clash, beside) {
+                let bits = ((1u64 << (range.end - range.start)) - 1) as u32;
+                (clash.bytes, clash.line) = (clash.bytes | bits << (range.start - offset), line);
             }
             if checks.async_copies {
                 match check_proxy(range.start, cell, who) {
@@ -198,7 +250,7 @@ impl Shared {
         let checks = self.checks;
         self.shadow.each(offset, bytes, |range, cell| {
             cell.check_open(&checks, range.start, who)?;
-            check_write(&checks, range.start, cell, false, who)?;
+            check_write(&checks, range.start, cell, (false, None), who)?;
             cell.pending += 1;
             cell.pending_line = who.line;
             Ok(())
@@ -223,7 +275,7 @@ impl Shared {
     ) -> Outcome {
         let checks = self.checks;
         self.shadow.each(offset, 8, |range, cell| {
-            match check_write(&checks, range.start, cell, repeats, who) {
+            match check_write(&checks, range.start, cell, (repeats, None), who) {
                 Err(fault) if repeats && fault.severity == Severity::Warning => {}
                 outcome => outcome?,
             }
@@ -293,12 +345,31 @@ pub(crate) fn trim(words: &mut Words, bytes: u32) {
     }
 }
 
-fn check_write(checks: &Checks, offset: u64, cell: &mut Cell, repeats: bool, who: &Who<'_>) -> Outcome {
+/// `repeats` says that the place holds what is written already; `beside` takes the line of another store of the warp that may come before or
+/// after this one, where that is no fault.
+fn check_write(
+    checks: &Checks,
+    offset: u64,
+    cell: &mut Cell,
+    (repeats, mut beside): (bool, Option<&mut Option<u32>>),
+    who: &Who<'_>,
+) -> Outcome {
     if !checks.shared_races {
         return Ok(());
     }
     let mut warning = Ok(());
     for past in [&cell.weak, &cell.write] {
+        if let Some(beside) = &mut beside
+            && past.agent == who.agent
+            && past.lanes != 0
+            && past.strong.is_none()
+            && who.collides(past, who.group)
+        {
+            **beside = Some(past.line);
+            if !repeats {
+                continue;
+            }
+        }
         // One instruction that gives all its warps one value, as where a compiler keeps it in each of them, is no fault.
         if repeats && past.line == who.line {
             continue;

@@ -11,7 +11,7 @@ use crate::launch::Launch;
 use crate::mark::Who;
 use crate::op::{Inst, Pc, Space};
 use crate::regs::LANES;
-use crate::shared::Shared;
+use crate::shared::{Clash, Shared};
 use crate::sync::Flags;
 use crate::window;
 
@@ -297,7 +297,7 @@ impl<'c> Cta<'c> {
         by: (u32, (usize, Pc)),
     ) -> Outcome {
         let unwritten = match self.at_rank(rank).shared.note_read(offset, bytes, who) {
-            Ok(0) => return Ok(()),
+            Ok(0) => return self.check_clash((rank, offset, bytes), by.1),
             Ok(unwritten) => unwritten,
             Err(fault) => return self.tolerate(Err(fault), by),
         };
@@ -311,6 +311,34 @@ impl<'c> Cta<'c> {
             return Ok(());
         }
         if self.deferred.is_some() { Ok(()) } else { Err(fault) }
+    }
+
+    /// The fault of a read by what follows no undefined bytes (an atomic operation, a bulk copy, `wgmma`), of a place to which lanes
+    /// of one warp wrote different values.
+    fn check_clash(&mut self, (rank, offset, bytes): (u32, u64, u32), at: (usize, Pc)) -> Outcome {
+        let cta = self.at_rank(rank);
+        let dark = cta.shared.dark(offset, bytes);
+        let origin = cta.origins.get(&((offset + u64::from(dark.trailing_zeros())) / 4)).copied();
+        let Some(origin) = origin.filter(|_| dark != 0) else { return Ok(()) };
+        match origin.clashes_with {
+            Some(_) => Err(origin.fault("what is done", self.launch.line(at))),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes a store to the own shared memory, which may leave it undefined.
+    pub(super) fn note_store(
+        &mut self,
+        offset: u64,
+        bytes: u32,
+        words: &crate::memory::Words,
+        who: &Who<'_>,
+        by: (u32, (usize, Pc)),
+    ) -> Outcome<Clash> {
+        let mut clash = Clash::default();
+        let noted = self.shared.note_store(offset, bytes, words, who, &mut clash);
+        self.tolerate(noted, by)?;
+        Ok(clash)
     }
 
     /// Notes a write to shared memory.

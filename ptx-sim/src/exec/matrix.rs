@@ -67,8 +67,7 @@ impl Warp {
         let dark = self::values(matrix, loaded.each_ref().map(|(_, dark)| dark));
         for (m, (&slot, dark)) in matrix.regs.iter().zip(&dark).enumerate().filter(|_| shaded) {
             let address = Some(list[8 * m]);
-            let here =
-                Origin { at: self.at, lane: 8 * m, address, shared: true, global: false, computed: false };
+            let here = Origin { shared: true, ..Origin::new(self.at, 8 * m, address) };
             let origin = cta.origin_at(list[8 * m]).unwrap_or(here);
             for (lane, bits) in dark.iter().enumerate() {
                 self.shade_register(frame, (Bank::Word, slot, lane), (*bits).into(), Some(origin))?;

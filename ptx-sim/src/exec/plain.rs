@@ -12,6 +12,7 @@ use super::cta::Cta;
 use super::generic::resolve;
 use super::order::weak_write;
 use super::shape;
+use super::undefined::Origin;
 use super::warp::Warp;
 
 /// Words of every lane: word `i` of a lane's bytes is `rows[i][lane]`.
@@ -214,7 +215,7 @@ impl Warp {
                 Plain::Shared { .. } => {
                     let address = window::in_cta(address);
                     let Some(offset) = cta.shared.offset(lane, address, bytes)? else { continue };
-                    cta.note_write(cta.rank, offset, bytes, &words, &who, by)?;
+                    let clash = cta.note_store(offset, bytes, &words, &who, by)?;
                     weak_write(window::of_rank(cta.rank, address), true, cta);
                     if !cta.shared.holds(offset, bytes, &words) {
                         cta.shared.store(offset, bytes, &words);
@@ -222,6 +223,10 @@ impl Warp {
                     }
                     let dark = if shaded { self.dark_stored(access, frame, lane) } else { (0, None) };
                     cta.shade_shared(offset, bytes, dark);
+                    if clash.bytes != 0 {
+                        let origin = Origin::of_clash(self.place(), (lane, address), clash.line);
+                        cta.shade_shared(offset, bytes, (clash.bytes | dark.0, Some(origin)));
+                    }
                 }
                 Plain::Global => {
                     let (allocation, offset) =

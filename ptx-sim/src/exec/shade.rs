@@ -3,7 +3,7 @@
 //! hold such bits are followed.
 
 use crate::compact::{Operand, Role};
-use crate::finding::{Fault, FindingKind, Outcome};
+use crate::finding::{Fault, Outcome};
 use crate::op::{Access, Inst, Op, Pc, Program, Reg, Space};
 use crate::regs::{Bank, LANES, Slot};
 
@@ -41,7 +41,7 @@ impl Warp {
     ) -> (u64, Option<Origin>) {
         match self.frames[frame].as_ref().and_then(|f| f.shade.as_ref()) {
             Some(shade) if !shade.is_clear(bank, slot, 1 << lane) => {
-                (shade.regs.bits(bank, slot, lane), shade.origin(bank, slot))
+                (shade.regs.bits(bank, slot, lane), shade.origin(bank, slot, lane))
             }
             _ => (0, None),
         }
@@ -84,13 +84,8 @@ impl Warp {
     /// turns out to write there, the fault is the missing barrier.
     pub(super) fn undefined(&self, origin: Option<Origin>, what: &'static str, cta: &mut Cta<'_>) -> Outcome {
         let Some(origin) = origin else { return Ok(()) };
-        let mut fault = Fault::new(FindingKind::Uninitialized);
-        fault.lane = Some(origin.lane);
-        fault.address = origin.address;
         let line = cta.launch.line(self.place());
-        let of_register =
-            if origin.is_of_register() { "a register that nothing was written to: " } else { "" };
-        let fault = fault.saying(format!("{of_register}{what} at line {line} depends on it"));
+        let fault = origin.fault(what, line);
         let finding = cta.finding(*fault, self.index, origin.at);
         let races = if origin.shared {
             cta.launch.config.checks.shared_races
@@ -101,9 +96,10 @@ impl Warp {
             cta.deferred.get_or_insert(finding);
             return Ok(());
         }
-        let mut fault = Fault::new(FindingKind::Uninitialized);
+        let mut fault = Fault::new(finding.kind);
         (fault.lane, fault.address, fault.detail) =
             (finding.lane.map(|l| l as usize), finding.address, finding.detail);
+        fault.other = finding.other;
         fault.at = Some(origin.at);
         Err(fault)
     }
@@ -231,7 +227,8 @@ impl Warp {
             let (bits, origin) = self.first_shade(frame, reg.bank, reg.slot, active);
             // Padding may be copied along with what surrounds it.
             let whole_bytes = (0..8).all(|b| matches!(bits >> (8 * b) & 0xff, 0 | 0xff));
-            let is_result = origin.is_some_and(|o| o.computed) || bits & all == all || !whole_bytes;
+            let is_used = origin.is_some_and(|o| o.computed || o.clashes_with.is_some());
+            let is_result = is_used || bits & all == all || !whole_bytes;
             if bits == 0 || !is_result || is_message && whole_bytes {
                 continue;
             }
@@ -267,7 +264,7 @@ impl Warp {
         if unsure == 0 {
             return Ok((0, None));
         }
-        let origin = shade.origin(Bank::Pred, guard.slot);
+        let origin = shade.first_origin(Bank::Pred, guard.slot, unsure);
         let selects = matches!(
             inst.op,
             Op::Int(..)
@@ -333,10 +330,19 @@ impl Warp {
         for group in super::collective::by_mask(&frame.regs, op.members, active) {
             super::collective::shuffle(op, &mut moved, group, false)?;
         }
-        let origin = shade.origin(Bank::Word, op.value);
+        // And of the lanes' numbers, which says where they come from.
+        let mut from = frame.regs.clone();
+        from.word[op.value as usize] = std::array::from_fn(|lane| lane as u32);
+        for group in super::collective::by_mask(&frame.regs, op.members, active) {
+            super::collective::shuffle(op, &mut from, group, false)?;
+        }
+        let origins: Vec<_> = from.word[op.result as usize]
+            .iter()
+            .map(|lane| shade.origin(Bank::Word, op.value, *lane as usize % LANES))
+            .collect();
         for lane in lanes(active) {
             let bits = moved.bits(Bank::Word, op.result, lane);
-            shade.set(Bank::Word, op.result, lane, bits, origin);
+            shade.set(Bank::Word, op.result, lane, bits, origins[lane]);
         }
         Ok(())
     }
@@ -350,13 +356,13 @@ impl Warp {
         for (i, reg) in mma.a.iter().enumerate() {
             for lane in lanes(shade.dark(reg.bank, reg.slot)) {
                 rows[lane / 4 + 8 * (i % high)] = true;
-                origin = origin.or(shade.origin(reg.bank, reg.slot));
+                origin = origin.or(shade.origin(reg.bank, reg.slot, lane));
             }
         }
         for reg in &mma.b {
             for lane in lanes(shade.dark(reg.bank, reg.slot)) {
                 columns[lane / 4] = true;
-                origin = origin.or(shade.origin(reg.bank, reg.slot));
+                origin = origin.or(shade.origin(reg.bank, reg.slot, lane));
             }
         }
         let two = mma.d.len() == mma.m / 8;
@@ -368,8 +374,9 @@ impl Warp {
                     let column = 2 * (lane % 4) + if two { 0 } else { i % 2 };
                     let taken = rows[row] || columns[column] || two && columns[column + 1];
                     let old = shade.regs.bits(from.bank, from.slot, lane);
-                    let origin =
-                        origin.or(shade.origin(from.bank, from.slot)).map(|o| Origin { computed: true, ..o });
+                    let origin = origin
+                        .or(shade.origin(from.bank, from.slot, lane))
+                        .map(|o| Origin { computed: true, ..o });
                     (if taken || old != 0 { ones(reg.bank) } else { 0 }, origin)
                 })
                 .collect();
@@ -391,12 +398,13 @@ impl Warp {
             return;
         }
         let (reads, writes): (Vec<_>, Vec<_>) = (of(Role::Read).collect(), of(Role::Write).collect());
-        let origin = reads
-            .iter()
-            .filter(|(b, s)| !shade.is_clear(*b, *s, active))
-            .find_map(|(b, s)| shade.origin(*b, *s));
         let together = matches!(inst.op, Op::Collective(_) | Op::MoveMatrix { .. } | Op::Wgmma(_));
+        let origin_of = |shade: &Shade, active: u32| {
+            reads.iter().find_map(|(bank, slot)| shade.first_origin(*bank, *slot, active))
+        };
+        let any_origin = if together { origin_of(shade, active) } else { None };
         for lane in lanes(active) {
+            let origin = any_origin.or_else(|| origin_of(shade, 1 << lane));
             let moved = if together { None } else { moved_bits(&inst.op, &frame.regs, &shade.regs, lane) };
             let computed =
                 if together { None } else { computed_bits(&inst.op, &frame.regs, &shade.regs, lane) };

@@ -110,7 +110,7 @@ impl Warp {
                 Space::Shared => cta.origin_at(address),
                 _ => None,
             };
-            let here = Origin { at, lane, address: Some(address), shared, global, computed: false };
+            let here = Origin { shared, global, ..Origin::new(at, lane, Some(address)) };
             self.dark = (mask, Some(copied.unwrap_or(here)));
         }
     }

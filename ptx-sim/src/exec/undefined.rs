@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::finding::{Fault, FindingKind, OtherAccess};
 use crate::op::{Pc, Program};
 use crate::regs::{Bank, LANES, Regs, Slot};
 
@@ -19,9 +20,42 @@ pub(super) struct Origin {
     pub(super) global: bool,
     /// Whether something was computed of them since.
     pub(super) computed: bool,
+    /// The line by which another lane of the warp writes something else to the place, in no order with this one.
+    pub(super) clashes_with: Option<u32>,
 }
 
 impl Origin {
+    /// A register, unless it is said which space the address is of.
+    pub(super) fn new(at: (usize, Pc), lane: usize, address: Option<u64>) -> Origin {
+        Origin { at, lane, address, shared: false, global: false, computed: false, clashes_with: None }
+    }
+
+    /// Shared memory to which lanes of a warp write different values in no order, the other by that line.
+    pub(super) fn of_clash(at: (usize, Pc), (lane, address): (usize, u64), line: u32) -> Origin {
+        Origin { shared: true, clashes_with: Some(line), ..Origin::new(at, lane, Some(address)) }
+    }
+
+    /// The fault of what stands at a line of the PTX and depends on the bits.
+    pub(super) fn fault(&self, what: &str, line: u32) -> Box<Fault> {
+        let (kind, why) = match self.clashes_with {
+            Some(_) => (FindingKind::SharedRace, "which of the writes takes effect is undefined: "),
+            None if self.is_of_register() => {
+                (FindingKind::Uninitialized, "a register that nothing was written to: ")
+            }
+            None => (FindingKind::Uninitialized, ""),
+        };
+        let mut fault = Fault::new(kind);
+        (fault.lane, fault.address, fault.at) = (Some(self.lane), self.address, Some(self.at));
+        fault.other = self.clashes_with.map(|line| OtherAccess {
+            write: true,
+            line: Some(line),
+            warp: None,
+            lanes: 0,
+            cta: None,
+        });
+        fault.saying(format!("{why}{what} at line {line} depends on it"))
+    }
+
     pub(super) fn is_of_register(&self) -> bool {
         self.address.is_none() && !self.shared && !self.global
     }
@@ -45,7 +79,7 @@ pub(super) struct Shade {
     count: usize,
     /// Ones for the undefined bytes of the parameter area, as that area.
     pub(super) params: Vec<u8>,
-    origins: HashMap<(Bank, Slot), Origin>,
+    origins: HashMap<(Bank, Slot, usize), Origin>,
     /// The origin of what lies in the parameter area.
     pub(super) param_origin: Option<Origin>,
 }
@@ -67,21 +101,20 @@ impl Shade {
     pub(super) fn at_entry(index: usize, program: &Program, frame: &Frame) -> Self {
         let mut shade = Shade::new(&frame.regs, frame.params.len());
         for &(bank, slot, pc) in &program.undefined {
-            let origin = Origin {
-                at: (index, pc),
-                lane: 0,
-                address: None,
-                shared: false,
-                global: false,
-                computed: false,
-            };
-            (0..LANES).for_each(|lane| shade.set(bank, slot, lane, ones(bank), Some(origin)));
+            let origin = |lane| Some(Origin::new((index, pc), lane, None));
+            (0..LANES).for_each(|lane| shade.set(bank, slot, lane, ones(bank), origin(lane)));
         }
         shade
     }
 
-    pub(super) fn origin(&self, bank: Bank, slot: Slot) -> Option<Origin> {
-        self.origins.get(&(bank, slot)).copied()
+    /// Where the undefined bits of a lane's register come from.
+    pub(super) fn origin(&self, bank: Bank, slot: Slot, lane: usize) -> Option<Origin> {
+        self.origins.get(&(bank, slot, lane)).copied()
+    }
+
+    /// The same of the first of these lanes that has such bits.
+    pub(super) fn first_origin(&self, bank: Bank, slot: Slot, active: u32) -> Option<Origin> {
+        lanes(self.dark(bank, slot) & active).find_map(|lane| self.origin(bank, slot, lane))
     }
 
     /// Whether every bit is defined.
@@ -114,7 +147,7 @@ impl Shade {
         if bits != 0
             && let Some(origin) = origin
         {
-            self.origins.insert((bank, slot), origin);
+            self.origins.insert((bank, slot, lane), origin);
         }
     }
 

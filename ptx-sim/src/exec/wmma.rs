@@ -158,7 +158,7 @@ impl Warp {
             .into_iter()
             .flatten()
             .filter(|reg| shade.dark(reg.bank, reg.slot) != 0)
-            .find_map(|reg| shade.origin(reg.bank, reg.slot))
+            .find_map(|reg| shade.first_origin(reg.bank, reg.slot, u32::MAX))
             .map(|origin| Origin { computed: true, ..origin });
         let is_dark = |row: usize, column: usize| {
             c[row][column] || a[row].iter().any(|dark| *dark) || b.iter().any(|row| row[column])
