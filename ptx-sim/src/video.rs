@@ -100,6 +100,21 @@ impl Video {
         }
     }
 
+    /// The undefined bits of the result, of those of a, b and c: parts are computed apart.
+    pub(crate) fn dark(&self, [a, b, c]: [u32; 3]) -> u32 {
+        let both = u64::from(b) << 32 | u64::from(a);
+        let is_dark = |at: Part| part(both, at, false) != 0;
+        let parts = self.parts.iter().map(|&(to, from_a, from_b)| (to, is_dark(from_a) || is_dark(from_b)));
+        if self.second != Second::Nothing {
+            let any = c != 0 || parts.into_iter().any(|(_, dark)| dark);
+            return if any { u32::MAX } else { 0 };
+        }
+        parts.fold(c, |word, ((at, bits), dark)| {
+            let mask = (u32::MAX >> (32 - bits)) << at;
+            word & !mask | if dark { mask } else { 0 }
+        })
+    }
+
     /// The result of one lane.
     pub(crate) fn lane(&self, [a, b, c]: [u32; 3]) -> u32 {
         let both = u64::from(b) << 32 | u64::from(a);
@@ -154,6 +169,13 @@ mod tests {
         assert_eq!(bytes(VideoOp::Add, Second::Nothing, true, true).lane([0x7f, 1, 0]), 0x7f);
         let less = bytes(VideoOp::Set(Cmp::Lt), Second::Nothing, false, true);
         assert_eq!(less.lane([0x00ff_0001, 0, 0]), 0x0001_0000);
+    }
+
+    #[test]
+    fn undefined_parts_spoil_no_others() {
+        let sum = bytes(VideoOp::Add, Second::Nothing, false, false);
+        assert_eq!(sum.dark([0x0001_0000, 0x8000_0000, 0xff]), 0xffff_0000);
+        assert_eq!(bytes(VideoOp::Add, Second::Add, false, false).dark([0, 0, 1]), u32::MAX);
     }
 
     #[test]

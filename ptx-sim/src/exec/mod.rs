@@ -29,6 +29,7 @@ mod service;
 mod shade;
 mod shade_bits;
 mod shade_memory;
+mod shade_sums;
 mod shape;
 mod spin;
 mod tensor_maps;

@@ -1,9 +1,10 @@
 //! What becomes of undefined bits in instructions that move bits: copies, logic, shifts, selections, conversions of integers; and in those
 //! that compute, where part of the result does not depend on them.
 
+use super::shade_sums::dark_sum;
 use crate::bits;
 use crate::op::{BoolOp, Op, Scalar};
-use crate::regs::{Regs, Slots};
+use crate::regs::{Bank, Regs, Slots};
 use crate::table::{LaneRow, Shape, float::FloatOp, half::HalfOp, integer::IntOp, rare::RareOp};
 
 /// The undefined bits of the results of an instruction that moves bits; `None` for one that computes.
@@ -75,43 +76,30 @@ pub(super) fn moved_bits(op: &Op, regs: &Regs, shade: &Regs, lane: usize) -> Opt
 
 /// The undefined bits of what is computed; `None` where one undefined bit of an operand makes all of the result undefined.
 pub(super) fn computed_bits(op: &Op, regs: &Regs, shade: &Regs, lane: usize) -> Option<u64> {
-    dark_halves(op, shade, lane).or_else(|| dark_sum(op, regs, shade, lane))
+    if uses_nothing_dark(op, shade, lane) {
+        return Some(0);
+    }
+    match op {
+        Op::Video(video) => {
+            let [a, b, c] = [1, 2, 3].map(|at| shade.word[video.slots[at] as usize][lane]);
+            Some(video.dark([a, b, c]).into())
+        }
+        _ => dark_halves(op, shade, lane).or_else(|| dark_sum(op, regs, shade, lane)),
+    }
 }
 
-/// The undefined bits of sums, differences, negations and searches for bits of integers: undefined bits change what stands above them, as a
-/// carry may pass. Words are searched for a zero byte so, of which what is behind the zero need not be defined.
-fn dark_sum(op: &Op, regs: &Regs, shade: &Regs, lane: usize) -> Option<u64> {
-    let Op::Int(..) = op else { return None };
-    let (pattern, result, args, slots) = lane_row(op)?;
-    let bits = u32::from(args[0].bits);
-    let all = u64::MAX >> (64 - bits);
-    let dark = |i: usize| shade.bits(args[i].bank, slots[i + 1], lane) & all;
-    // The least and the greatest that an operand may be.
-    let least = |i: usize| regs.bits(args[i].bank, slots[i + 1], lane) & all & !dark(i);
-    let most = |i: usize| least(i) | dark(i);
-    Some(match pattern {
-        "add {u16 s16}" | "add {u32 s32}" | "add {u64 s64}" => {
-            let (low, high) = (least(0).wrapping_add(least(1)), most(0).wrapping_add(most(1)));
-            (low ^ high | dark(0) | dark(1)) & all
-        }
-        "sub {u16 s16}" | "sub {u32 s32}" | "sub {u64 s64}" => {
-            let (low, high) = (least(0).wrapping_sub(most(1)), most(0).wrapping_sub(least(1)));
-            (low ^ high | dark(0) | dark(1)) & all
-        }
-        "neg s16" | "neg s32" | "neg s64" => {
-            (most(0).wrapping_neg() ^ least(0).wrapping_neg() | dark(0)) & all
-        }
-        "brev b32" | "brev b64" => dark(0).reverse_bits() >> (64 - bits),
-        "clz b32" | "clz b64" | "bfind u32" | "bfind u64" | "bfind shiftamt u32" | "bfind shiftamt u64" => {
-            // The highest bit that is set is above all that are undefined.
-            if least(0).leading_zeros() < dark(0).leading_zeros() || dark(0) == 0 {
-                0
-            } else {
-                u64::MAX >> (64 - u32::from(result.bits))
-            }
-        }
-        _ => return None,
-    })
+/// Whether the bits of the operands that an instruction looks at are all defined: registers may be wider than its types.
+fn uses_nothing_dark(op: &Op, shade: &Regs, lane: usize) -> bool {
+    let is_clear = |bank: Bank, slot: u32, bits: u32| {
+        let dark = shade.bits(bank, slot, lane);
+        bits != 0 && dark & u64::MAX >> (64 - bits) == 0
+    };
+    match op {
+        Op::Cvt(cvt) => is_clear(cvt.operand.bank, cvt.operand.slot, cvt.from.bits().into()),
+        _ => lane_row(op).is_some_and(|(_, _, args, slots)| {
+            args.iter().zip(&slots[1..]).all(|(arg, slot)| is_clear(arg.bank, *slot, arg.bits.into()))
+        }),
+    }
 }
 
 /// The undefined bits of what is computed of packed pairs, each half of its own; `None` for other instructions. Compilers leave
@@ -131,7 +119,7 @@ fn dark_halves(op: &Op, shade: &Regs, lane: usize) -> Option<u64> {
 }
 
 /// The pattern, result and arguments of an instruction in the table of its kind, and its registers; `None` for one that no such table has.
-fn lane_row(op: &Op) -> Option<(&'static str, Shape, &'static [Shape], &Slots)> {
+pub(super) fn lane_row(op: &Op) -> Option<(&'static str, Shape, &'static [Shape], &Slots)> {
     fn of<'s, O>(
         row: &LaneRow<O>,
         slots: &'s Slots,
@@ -167,6 +155,7 @@ fn moved_by(
         "mov" | "cvta" | "not" => dark(0),
         "and" => dark(0) & dark(1) | dark(0) & value(1) | dark(1) & value(0),
         "or" => dark(0) & dark(1) | dark(0) & !value(1) | dark(1) & !value(0),
+        "xor" if slots[1] == slots[2] => 0,
         "xor" => dark(0) | dark(1),
         "shl" => shift(1, &|x, by| if by >= width.into() { 0 } else { x << by & all }),
         "shr" => shift(1, &|x, by| {
@@ -182,6 +171,24 @@ fn moved_by(
             }
         }
         "selp" => dark(0) | dark(1) | value(0) ^ value(1),
+        "slct" => {
+            let (bits, is_float) = (u32::from(args[2].bits), pattern.ends_with("f32"));
+            let sign = 1 << (bits - 1);
+            // A comparison of floating point looks at all bits of it.
+            let decides = if is_float { u64::MAX } else { sign };
+            let first = if is_float { f32::from_bits(value(2) as u32) >= 0.0 } else { value(2) & sign == 0 };
+            match (dark(2) & decides == 0, first) {
+                (true, true) => dark(0),
+                (true, false) => dark(1),
+                _ => dark(0) | dark(1) | value(0) ^ value(1),
+            }
+        }
+        "shf" if dark(2) == 0 => {
+            let (wraps, by) = (pattern.contains("wrap"), value(2) as u32);
+            let by = if wraps { by & 31 } else { by.min(32) };
+            let shift = if pattern.contains(" l ") { bits::funnel_left } else { bits::funnel_right };
+            shift(dark(0) as u32, dark(1) as u32, by).into()
+        }
         "add" | "sub" | "mul"
             if pattern.contains("sat") || pattern.contains("hi") || pattern.contains("wide") =>
         {
@@ -206,55 +213,11 @@ fn moved_by(
                 let flip = |bit: u32, mask: u32| if s >> bit & 1 == 1 { mask } else { 0 };
                 bits::lop3(a ^ flip(0, ua), b ^ flip(1, ub), c ^ flip(2, uc), table) ^ plain
             };
-            (1..8).fold(0, |m, s| m | flipped(s)).into()
+            // One register is one value, however often it is named.
+            let tied = |s: u32, i: usize, j: usize| slots[i + 1] != slots[j + 1] || s >> i & 1 == s >> j & 1;
+            let may_be = |s: &u32| tied(*s, 0, 1) && tied(*s, 0, 2) && tied(*s, 1, 2);
+            (1..8).filter(may_be).fold(0, |m, s| m | flipped(s)).into()
         }
         _ => return None,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The undefined bits of an instruction's result, of operands with some undefined bits.
-    fn dark(op: IntOp, operands: &[(u32, u32)]) -> u64 {
-        let (mut regs, mut shade) = (Regs::new(4, 0, 0), Regs::new(4, 0, 0));
-        for (slot, (value, dark)) in (1..).zip(operands) {
-            regs.word[slot][0] = *value;
-            shade.word[slot][0] = *dark;
-        }
-        computed_bits(&Op::Int(op, [0, 1, 2, 3, 0]), &regs, &shade, 0).unwrap()
-    }
-
-    #[test]
-    fn undefined_bits_change_what_is_above_them() {
-        assert_eq!(dark(IntOp::AddWord, &[(0x0f00, 0xf000), (0x0100, 0)]), 0x1f000);
-        assert_eq!(dark(IntOp::SubWord, &[(0x6100, 0xffff_0000), (0x0101_0101, 0)]), 0xffff_0000);
-        assert_eq!(dark(IntOp::SubWord, &[(0, 0xff), (1, 0)]), u32::MAX.into());
-        assert_eq!(dark(IntOp::NegWord, &[(0x10, 0xff00)]), 0xff00);
-        assert_eq!(dark(IntOp::BrevWord, &[(0, 0xff)]), 0xff00_0000);
-    }
-
-    #[test]
-    fn sums_are_undefined_where_any_two_values_of_the_undefined_bits_differ() {
-        for (a, ua, b, ub) in [(5, 0b1010, 9, 0b0100), (7, 0, 1, 0b11), (12, 0b11, 3, 0b1000), (0, 15, 0, 15)]
-        {
-            for (op, f) in [
-                (IntOp::AddWord, u32::wrapping_add as fn(u32, u32) -> u32),
-                (IntOp::SubWord, u32::wrapping_sub),
-            ] {
-                let value = |base: u32, dark: u32, pick: u32| base & !dark | pick & dark;
-                let all = (0..16).flat_map(|p| (0..16).map(move |q| f(value(a, ua, p), value(b, ub, q))));
-                let unlike = all.fold(0, |bits, x| bits | x ^ f(a & !ua, b & !ub));
-                assert_eq!(dark(op, &[(a, ua), (b, ub)]) & u64::from(unlike), unlike.into());
-            }
-        }
-    }
-
-    #[test]
-    fn the_highest_set_bit_is_known_where_it_is_above_the_undefined_ones() {
-        assert_eq!(dark(IntOp::ClzWord, &[(0x8000, 0xff)]), 0);
-        assert_eq!(dark(IntOp::ClzWord, &[(0x80, 0xff00)]), u32::MAX.into());
-        assert_eq!(dark(IntOp::BfindUWord, &[(0, 1)]), u32::MAX.into());
-    }
 }
