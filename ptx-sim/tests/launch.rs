@@ -331,3 +331,40 @@ ret;
     assert_eq!(Module::parse_entry(text, "parent").unwrap_err().to_string(), want[0]);
     Module::parse_entry(text, "child").unwrap();
 }
+
+const UNWRITTEN: &str = "
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 p0, .param .u64 p1)
+{
+.reg .pred %p<2>;
+.reg .b32 %r<4>;
+.reg .b64 %d<4>;
+ld.param.u64 %d0, [p0];
+ld.param.u64 %d1, [p1];
+mov.u32 %r0, %tid.x;
+mul.wide.u32 %d2, %r0, 4;
+add.s64 %d0, %d0, %d2;
+ld.global.u32 %r1, [%d0];
+setp.eq.u32 %p0, %r0, 3;
+shfl.sync.bfly.b32 %r2, %r1, 1, 31, -1;
+add.u32 %r2, %r2, 1;
+@%p0 st.global.u32 [%d1], %r2;
+ret;
+}";
+
+#[test]
+fn undefined_bits_are_named_by_the_lane_whose_they_are() {
+    let module = Module::parse(UNWRITTEN).unwrap();
+    let mut memory = Memory::new();
+    let (unwritten, out) = (memory.alloc(128), memory.alloc(4));
+    let params = [unwritten.to_le_bytes(), out.to_le_bytes()].concat();
+    let config = LaunchConfig::new([1, 1, 1], [32, 1, 1]);
+    let Err(SimError::Finding(found)) = launch(&module, "k", &params, &mut memory, &config) else {
+        panic!("the result depends on what nobody wrote");
+    };
+    // Lane 3 stores what the shuffle brought from lane 2.
+    assert_eq!((found.kind, found.line), (FindingKind::Uninitialized, 15), "{found}");
+    assert_eq!((found.lane, found.address), (Some(2), Some(unwritten + 8)), "{found}");
+}
