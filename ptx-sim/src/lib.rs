@@ -92,6 +92,7 @@ mod sync;
 mod table;
 mod tensor_map;
 mod time;
+mod unset;
 mod video;
 mod wide;
 mod window;

@@ -26,6 +26,7 @@ use crate::op::{Constant, ConstantSlot, Formal, Guard, Inst, Op, Pc, Program, Pr
 use crate::parse::ast::{self, Space, Statement};
 use crate::regs::{Bank, Slot};
 use crate::table::family::Family;
+use crate::unset;
 use crate::{allocate, cfg, compact};
 use lookup::{Form, Lookup};
 use place::Places;
@@ -188,6 +189,7 @@ impl<'a> Builder<'_, 'a> {
                 Ok(()) => {
                     cfg::set_reconvergence(&mut self.program);
                     compact::renumber(&mut self.program);
+                    self.program.unset = unset::bytes(&self.program, self.is_entry);
                 }
             }
         }

@@ -173,7 +173,8 @@ impl<'c> Cta<'c> {
         let program = self.launch.program(program_index);
         let mut frame = call::empty_frame(program_index, program);
         self.launch.fill_constants(program, &mut frame.regs, self.index, warp, local_base);
-        if self.launch.config.checks.initialized && !program.undefined.is_empty() {
+        let is_defined = program.undefined.is_empty() && program.unset.is_empty();
+        if self.launch.config.checks.initialized && !is_defined {
             frame.shade = Some(Box::new(Shade::at_entry(program_index, program, &frame)));
         }
         frame

@@ -15,6 +15,8 @@ struct Block {
     frame: usize,
     base: u64,
     lane_bytes: u64,
+    /// The lanes that have it: `alloca` gives it to some, and `stackrestore` takes it from some.
+    lanes: u32,
     bytes: Vec<u8>,
     written: Vec<bool>,
     /// Where undefined bytes come from that were copied here.
@@ -51,7 +53,7 @@ impl LocalMemory {
         let (bytes, written) = (vec![0; total], vec![false; total]);
         let (lane_bytes, origins) = (lane_bytes.into(), HashMap::new());
         self.lane_bytes += lane_bytes;
-        self.blocks.push(Block { frame, base, lane_bytes, bytes, written, origins });
+        self.blocks.push(Block { frame, base, lane_bytes, lanes: u32::MAX, bytes, written, origins });
         true
     }
 
@@ -66,13 +68,23 @@ impl LocalMemory {
         self.lane_bytes = self.blocks.iter().map(|b| b.lane_bytes).sum();
     }
 
-    /// Makes a further block of a frame; gives its address, or `None` if a thread has no local memory left.
-    pub(super) fn grow(&mut self, frame: usize, lane_bytes: u32) -> Option<u64> {
+    /// Makes a further block of a frame for some lanes; gives its address, or `None` if a thread has no local memory left.
+    fn grow(&mut self, frame: usize, lane_bytes: u32, lanes: u32) -> Option<u64> {
         let before = self.blocks.len();
         if !self.push(frame, lane_bytes.max(1)) || self.blocks.len() == before {
             return None;
         }
-        self.blocks.last().map(|b| b.base)
+        let block = self.blocks.last_mut()?;
+        block.lanes = lanes;
+        Some(block.base)
+    }
+
+    /// Takes from a lane what its frame has got since its stack ended there.
+    fn shrink(&mut self, frame: usize, lane: usize, end: u64) {
+        let is_later = |block: &&mut Block| block.frame == frame && block.base >= end;
+        self.blocks.iter_mut().filter(is_later).for_each(|block| block.lanes &= !(1 << lane));
+        self.blocks.retain(|block| block.lanes != 0);
+        self.lane_bytes = self.blocks.iter().map(|b| b.lane_bytes).sum();
     }
 
     /// The end of what a frame has.
@@ -88,7 +100,9 @@ impl LocalMemory {
     fn find(&mut self, lane: usize, address: u64, bytes: u32) -> Option<(&mut Block, usize)> {
         self.blocks.iter_mut().rev().find_map(|block| {
             let offset = address.wrapping_sub(block.base);
-            let inside = offset < block.lane_bytes && u64::from(bytes) <= block.lane_bytes - offset;
+            let inside = offset < block.lane_bytes
+                && u64::from(bytes) <= block.lane_bytes - offset
+                && block.lanes >> lane & 1 == 1;
             let at = lane * block.lane_bytes as usize + offset as usize;
             inside.then_some((block, at))
         })
@@ -170,9 +184,20 @@ impl Warp {
         let most = super::access::lanes(active).map(|lane| regs.bits(bytes.bank, bytes.slot, lane)).max();
         let most = most.unwrap_or(0).next_multiple_of(align.into());
         let most = u32::try_from(most).unwrap_or(u32::MAX);
-        let Some(base) = self.local.grow(frame, most) else { return Err(Fault::new(FindingKind::Budget)) };
+        let Some(base) = self.local.grow(frame, most, active) else {
+            return Err(Fault::new(FindingKind::Budget));
+        };
         let regs = &mut self.frame(frame)?.regs;
         super::access::lanes(active).for_each(|lane| regs.set_bits(result.bank, result.slot, lane, base));
+        Ok(())
+    }
+    /// `stackrestore`: what `alloca` has given since the `stacksave` that the operand is of is gone.
+    pub(super) fn stack_restore(&mut self, operand: Reg, frame: usize, active: u32) -> Outcome {
+        let regs = &self.frame(frame)?.regs;
+        let ends: Vec<(usize, u64)> = super::access::lanes(active)
+            .map(|lane| (lane, regs.bits(operand.bank, operand.slot, lane)))
+            .collect();
+        ends.into_iter().for_each(|(lane, end)| self.local.shrink(frame, lane, end));
         Ok(())
     }
 }

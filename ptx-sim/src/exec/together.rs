@@ -400,7 +400,7 @@ impl Warp {
                 super::access::lanes(active).for_each(|l| regs.set_bits(result.bank, result.slot, l, top));
                 Ok(())
             }
-            Op::StackRestore(_) => Ok(()),
+            Op::StackRestore(operand) => self.stack_restore(*operand, frame, active),
             Op::Mbarrier(op) => self.mbarrier(op, frame, active, cta),
             Op::Bulk(op) => self.bulk(op, frame, active, cta),
             Op::StoreAsync(op) => self.store_async(op, frame, active, cta),

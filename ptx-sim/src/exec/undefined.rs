@@ -22,12 +22,23 @@ pub(super) struct Origin {
     pub(super) computed: bool,
     /// The line by which another lane of the warp writes something else to the place, in no order with this one.
     pub(super) clashes_with: Option<u32>,
+    /// Whether it is a parameter of a call that nothing was stored to.
+    pub(super) of_parameter: bool,
 }
 
 impl Origin {
     /// A register, unless it is said which space the address is of.
     pub(super) fn new(at: (usize, Pc), lane: usize, address: Option<u64>) -> Origin {
-        Origin { at, lane, address, shared: false, global: false, computed: false, clashes_with: None }
+        Origin {
+            at,
+            lane,
+            address,
+            shared: false,
+            global: false,
+            computed: false,
+            clashes_with: None,
+            of_parameter: false,
+        }
     }
 
     /// Shared memory to which lanes of a warp write different values in no order, the other by that line.
@@ -41,6 +52,9 @@ impl Origin {
             Some(_) => (FindingKind::SharedRace, "which of the writes takes effect is undefined: "),
             None if self.is_of_register() => {
                 (FindingKind::Uninitialized, "a register that nothing was written to: ")
+            }
+            None if self.of_parameter => {
+                (FindingKind::Uninitialized, "a parameter that nothing was stored to: ")
             }
             None => (FindingKind::Uninitialized, ""),
         };
@@ -57,7 +71,7 @@ impl Origin {
     }
 
     pub(super) fn is_of_register(&self) -> bool {
-        self.address.is_none() && !self.shared && !self.global
+        self.address.is_none() && !self.shared && !self.global && !self.of_parameter
     }
 
     /// The origin of what an instruction makes of the bits. A register is named where its function first computes with it, as
@@ -97,12 +111,20 @@ impl Shade {
         }
     }
 
-    /// What is undefined when a function begins: registers that it reads before it writes them, if it comes by there.
+    /// What is undefined when a function begins: registers that it reads before it writes them, and bytes of
+    /// parameters, if it comes by there.
     pub(super) fn at_entry(index: usize, program: &Program, frame: &Frame) -> Self {
         let mut shade = Shade::new(&frame.regs, frame.params.len());
         for &(bank, slot, pc) in &program.undefined {
             let origin = |lane| Some(Origin::new((index, pc), lane, None));
             (0..LANES).for_each(|lane| shade.set(bank, slot, lane, ones(bank), origin(lane)));
+        }
+        for &(byte, pc) in &program.unset {
+            let lane_bytes = frame.params.len() / LANES;
+            (0..LANES).for_each(|lane| shade.params[lane * lane_bytes + byte as usize] = 1);
+            shade
+                .param_origin
+                .get_or_insert(Origin { of_parameter: true, ..Origin::new((index, pc), 0, None) });
         }
         shade
     }

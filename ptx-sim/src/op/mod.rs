@@ -476,6 +476,8 @@ pub(crate) struct Program {
     pub(crate) touches: Vec<Touches>,
     /// Registers that may be read before anything is written to them, and the first instruction that reads each.
     pub(crate) undefined: Vec<(Bank, Slot, Pc)>,
+    /// Bytes of the parameter area for which the same holds.
+    pub(crate) unset: Vec<(u32, Pc)>,
     /// The registers of each instruction, once that was asked.
     operands: OnceLock<Vec<Box<[Operand]>>>,
 }
