@@ -338,6 +338,10 @@ fn see_other(others: &mut Option<Arc<Others>>, group: u32, seen: &[Seen]) {
     if seen.is_empty() {
         return;
     }
+    let known = others.as_ref().and_then(|others| others.get(&group));
+    if known.is_some_and(|list| has(list, seen)) {
+        return;
+    }
     let list = Arc::make_mut(others.get_or_insert_default()).entry(group).or_default();
     join(Arc::make_mut(list), seen);
 }
@@ -351,13 +355,20 @@ fn join_others(to: &mut Option<Arc<Others>>, from: &Option<Arc<Others>>) {
     if Arc::ptr_eq(mine, from) {
         return;
     }
+    // What is shared is copied when it changes: mostly nothing does.
+    let is_known =
+        |list: &Arc<Vec<Seen>>, theirs: &Arc<Vec<Seen>>| Arc::ptr_eq(list, theirs) || has(list, theirs);
+    let is_new = |(group, theirs)| mine.get(group).is_none_or(|list| !is_known(list, theirs));
+    if !from.iter().any(is_new) {
+        return;
+    }
     let mine = Arc::make_mut(mine);
     for (group, theirs) in from.iter() {
         match mine.get_mut(group) {
             None => {
                 mine.insert(*group, theirs.clone());
             }
-            Some(list) if Arc::ptr_eq(list, theirs) => {}
+            Some(list) if is_known(list, theirs) => {}
             Some(list) => join(Arc::make_mut(list), theirs),
         }
     }
@@ -369,6 +380,11 @@ fn entry(list: &mut Vec<Seen>, agent: Agent) -> &mut Seen {
         list.resize(index + 1, Seen::default());
     }
     &mut list[index]
+}
+
+/// Whether a join would change nothing.
+fn has(list: &[Seen], other: &[Seen]) -> bool {
+    other.len() <= list.len() && list.iter().zip(other).all(|(mine, theirs)| mine.join(*theirs) == *mine)
 }
 
 fn join(to: &mut Vec<Seen>, from: &[Seen]) {

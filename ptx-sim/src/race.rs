@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::finding::FindingKind;
 use crate::mark::{Mark, Who};
-use crate::op::{MemoryOrder, Proxy, Strength};
+use crate::op::{MemoryOrder, Proxy, Scope, Strength};
 
 /// Bytes of a block, and blocks of a page.
 const BLOCK: u64 = 16;
@@ -84,6 +84,8 @@ struct Block {
     read_only: u16,
     /// Whether anybody has written here.
     is_written: bool,
+    /// The strength of every access that is remembered, if they are all of one: those to a lock or a counter, of which there are many.
+    alike: Option<Strength>,
 }
 
 /// A past access that the new one must not meet, the rule that this breaks, and whether hardware forgives it.
@@ -278,16 +280,44 @@ impl Block {
 
     fn note(&mut self, access: RaceAccess, bytes: u16, who: &Who<'_>, ordered: bool) -> Result<(), Met> {
         let write = matches!(access, RaceAccess::Write { .. });
-        let proxy = access.proxy(who);
         let read_only = access == RaceAccess::ReadOnly;
-        let new = Entry { mark: who.mark(), group: who.group, bytes, write, read_only };
         let promised = if read_only { bytes } else { 0 };
         if !write && bytes & !self.read_by_many == 0 && promised & !self.read_only == 0 {
             return Ok(());
         }
+        let new = Entry { mark: who.mark(), group: who.group, bytes, write, read_only };
         if !write && !self.is_written {
             self.read_only |= promised;
             self.remember(new, who, ordered);
+            return Ok(());
+        }
+        let mut outcome = self.look(access, bytes, who);
+        if outcome.as_ref().is_err_and(|met| met.forgiven.is_none()) {
+            return outcome;
+        }
+        if write && bytes & self.read_only != 0 {
+            let of_reader = |e: &&Entry| e.read_only && e.bytes & bytes != 0;
+            let entry = self.entries().find(of_reader).copied().unwrap_or_default();
+            let changes_nothing = access == RaceAccess::Write { same_value: true };
+            let forgiven = changes_nothing.then_some("the write changes nothing");
+            outcome = Err(Met { entry, kind: FindingKind::ReadOnly, forgiven });
+            if forgiven.is_none() {
+                return outcome;
+            }
+        }
+        self.read_only |= promised;
+        self.remember(new, who, ordered);
+        outcome
+    }
+
+    /// What is wrong with an access after those that are remembered.
+    #[inline]
+    fn look(&self, access: RaceAccess, bytes: u16, who: &Who<'_>) -> Result<(), Met> {
+        let (write, proxy) = (matches!(access, RaceAccess::Write { .. }), access.proxy(who));
+        if let (Some(alike), Some(own), None) = (self.alike, who.strong, proxy)
+            && own.is_like(alike)
+            && own.reach(alike, Scope::Gpu)
+        {
             return Ok(());
         }
         let mut outcome = Ok(());
@@ -299,7 +329,7 @@ impl Block {
                 if proxy.is_some_and(|proxy| entry.lacks_fence(proxy, who)) {
                     return Err(Met { entry: *entry, kind: FindingKind::ProxyFence, forgiven: None });
                 }
-                if read_only {
+                if access == RaceAccess::ReadOnly {
                     return Err(Met { entry: *entry, kind: FindingKind::ReadOnly, forgiven: None });
                 }
                 continue;
@@ -324,23 +354,15 @@ impl Block {
                 return outcome;
             }
         }
-        if write && bytes & self.read_only != 0 {
-            let of_reader = |e: &&Entry| e.read_only && e.bytes & bytes != 0;
-            let entry = self.entries().find(of_reader).copied().unwrap_or_default();
-            let changes_nothing = access == RaceAccess::Write { same_value: true };
-            let forgiven = changes_nothing.then_some("the write changes nothing");
-            outcome = Err(Met { entry, kind: FindingKind::ReadOnly, forgiven });
-            if forgiven.is_none() {
-                return outcome;
-            }
-        }
-        self.read_only |= promised;
-        self.remember(new, who, ordered);
         outcome
     }
 
     fn remember(&mut self, new: Entry, who: &Who<'_>, ordered: bool) {
         self.is_written |= new.write;
+        self.alike = match new.mark.strong {
+            strong @ Some(_) if self.alike == strong || self.entries().next().is_none() => strong,
+            _ => None,
+        };
         if new.write && new.mark.strong.is_none() {
             // Whoever comes after this write comes after what came before it.
             self.first.bytes &= !new.bytes;
@@ -351,7 +373,7 @@ impl Block {
             self.push(new);
             return;
         }
-        if new.write {
+        if new.write && self.alike.is_none() {
             self.entries_mut()
                 .filter(|e| !e.write && e.bytes & !new.bytes == 0)
                 .for_each(|e| e.mark.follow(who, e.group));
@@ -400,7 +422,6 @@ impl Block {
 mod tests {
     use super::*;
     use crate::clock::{Clock, Released};
-    use crate::op::Scope;
     use std::sync::Arc;
 
     fn who(group: u32, agent: u16, lane: usize, clock: &Clock, scope: Option<Scope>) -> Who<'_> {

@@ -87,7 +87,9 @@ impl Shared {
     /// Stores `bytes` ≤ 16 at an offset inside.
     #[inline]
     pub(crate) fn store(&mut self, offset: u64, bytes: u32, words: &Words) {
-        self.shade(offset, bytes, 0);
+        if !self.dark.is_empty() {
+            self.shade(offset, bytes, 0);
+        }
         let at = offset as usize / 4;
         match bytes {
             4 if offset.is_multiple_of(4) => self.words[at] = words[0],
@@ -359,11 +361,13 @@ fn check_write(
     }
     let mut warning = Ok(());
     for past in [&cell.weak, &cell.write] {
+        if !who.collides(past, who.group) {
+            continue;
+        }
         if let Some(beside) = &mut beside
             && past.agent == who.agent
             && past.lanes != 0
             && past.strong.is_none()
-            && who.collides(past, who.group)
         {
             **beside = Some(past.line);
             if !repeats {
@@ -374,13 +378,12 @@ fn check_write(
         if repeats && past.line == who.line {
             continue;
         }
-        match check_order(offset, past, true, who) {
-            // Whichever comes last, the memory holds the same.
-            Err(fault) if repeats && fault.kind == FindingKind::SharedRace => {
-                warning = Err(fault.warning("both write the same value"));
-            }
-            outcome => outcome?,
+        let fault = race(offset, past, true, who);
+        if !repeats || fault.kind != FindingKind::SharedRace {
+            return Err(fault);
         }
+        // Whichever comes last, the memory holds the same.
+        warning = Err(fault.warning("both write the same value"));
     }
     cell.reads.iter().try_for_each(|read| check_order(offset, read, false, who))?;
     if who.strong.is_none() {
