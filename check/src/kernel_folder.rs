@@ -53,6 +53,11 @@ impl KernelFolder {
         self.manifest.kernels.push(kernel);
     }
 
+    /// Adds a step kernel, whose entry one of the families holds.
+    pub fn step_kernel(&mut self, kernel: Kernel<StepRow>) {
+        self.manifest.step_kernels.push(kernel);
+    }
+
     /// Writes the manifest.
     ///
     /// # Errors

@@ -1,9 +1,11 @@
 //! The one place where compiled kernels become plans, launches and figures: everything that the host's API is needed for.
 
+mod code;
 mod count;
 mod ragged;
 mod times;
 
+pub use code::{LaunchCode, Reach, ptx_hash};
 pub use count::{Counted, count, count_unjudged, special_cased};
 pub use ragged::examine_ragged;
 pub use times::{Times, open_bench, time, time_briefly, time_fresh, wall_us};
@@ -13,20 +15,17 @@ use crate::config::{self, DeviceKind};
 use crate::error::Error;
 use crate::error::Result;
 use crate::exam::Question;
-use crate::exam::question::{Launched, Paths, Placement};
+use crate::exam::question::Placement;
 use crate::inputs::Inputs;
-use crate::proposer::hygiene;
 use crate::subject::{SETS, Subject};
 use check::verification::GuardedTensors;
 use ferroflash::attention::Output;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::sim::SimDevice;
 use ferroflash::device::{Device, nvml::Nvml};
-use ferroflash::module::{Library, sha256_hex};
-use ferroflash::plan::Addresses;
+use ferroflash::module::Library;
 use ferroflash::{Attention, DeviceModel, L2Policy, SimOptions};
 use kernels_gpu::manifest::{Kernel, Resources};
-use kernels_gpu::params::WgmmaParams;
 use kernels_gpu::row::Isa;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -167,30 +166,6 @@ pub fn find_in(library: &Library, entry: &str) -> Result<Arc<Kernel>> {
     })
 }
 
-/// SHA-256 of a kernel's code: equal for kernels that only their names tell apart, and for those that only ask for other numbers of CTAs
-/// where that makes no difference: on the simulator, and where ptxas gives both the same registers.
-///
-/// # Errors
-/// [`Error::Host`], also where the PTX lacks the entry.
-pub fn ptx_hash(library: &Library, kernel: &Kernel, machine: &Machine) -> Result<String> {
-    let text = library.kernel_ptx(kernel)?.replace(&kernel.entry, "entry");
-    let resources = machine.resources(kernel);
-    if !machine.simulated && resources.is_none() {
-        return Ok(sha256_hex(text.as_bytes()));
-    }
-    let is_bound = |line: &&str| line.trim_start().starts_with(".minnctapersm");
-    let code: Vec<&str> = text.lines().filter(|line| !is_bound(line)).collect();
-    Ok(sha256_hex(format!("{}\n{resources:?}", code.join("\n")).as_bytes()))
-}
-
-/// What a kernel's PTX has that no kernel may have: variables that outlive a launch, clocks, and registers that tell where it runs.
-///
-/// # Errors
-/// [`Error::Host`].
-pub fn outlives_a_launch(library: &Library, kernel: &Kernel) -> Result<Option<&'static str>> {
-    Ok(hygiene::in_ptx(&library.kernel_ptx(kernel)?))
-}
-
 /// As [`DeviceModel::L4`] and [`DeviceModel::H200`], with so few multiprocessors that persistent CTAs have several tiles each.
 static FEW_SMS: [DeviceModel; 2] = [DeviceModel::L4.with_sm_count(3), DeviceModel::H200.with_sm_count(3)];
 
@@ -254,61 +229,6 @@ fn open(library: &Arc<Library>, kernel: &Kernel, machine: &Machine, few_sms: boo
         Arc::new(CudaDevice::open(machine.ordinal, L2Policy::default())?)
     };
     Attention::new(device, library.clone())
-}
-
-/// What of a kernel's code a question reaches, as far as the parameters of its launch decide: on a simulated device, whatever runs it.
-pub struct Reach {
-    paths: Paths,
-    kernel: Arc<Kernel>,
-    /// Of a device like the usual one, and of one with few multiprocessors.
-    hosts: [Attention; 2],
-}
-
-impl Reach {
-    /// Reads a kernel's code.
-    ///
-    /// # Errors
-    /// [`Error::Host`].
-    pub fn new(library: &Arc<Library>, kernel: &Arc<Kernel>) -> Result<Reach> {
-        let machine = Machine::simulating(kernel.row.isa);
-        let host = |few_sms| open(library, kernel, &machine, few_sms);
-        let paths = Paths::of_ptx(&library.kernel_ptx(kernel)?);
-        Ok(Reach { paths, kernel: kernel.clone(), hosts: [host(false)?, host(true)?] })
-    }
-
-    /// By numbers, those of the first CTA, the last, and one between; nothing where the kernel cannot answer the question.
-    pub fn of(&self, question: &Question) -> Vec<u32> {
-        let planner = self.hosts[usize::from(question.few_sms)].planner();
-        let plan = question.problem().and_then(|problem| {
-            planner.with_kernel(&problem, &self.kernel, &question.options(&self.kernel.row))
-        });
-        let Ok(plan) = plan else { return Vec::new() };
-        // Tensors far from each other, as of allocations.
-        let first = if question.few_sms { GPUS } else { ADDRESS };
-        let at = |number: u64| first + (number << 32);
-        let [q, k, v, o] = question.offsets();
-        let if_wanted = |is_wanted, number| if is_wanted { at(number) } else { 0 };
-        let addresses = Addresses {
-            q: at(0) + q as u64,
-            k: at(1) + k as u64,
-            v: if question.placement == Placement::OneTensor { at(1) + k as u64 } else { at(2) + v as u64 },
-            o: at(3) + o as u64,
-            lse: if_wanted(question.lse, 4),
-            seqlens_k: if_wanted(question.lengths, 5),
-            workspace: if_wanted(plan.workspace_bytes() > 0, 6),
-            ..Addresses::default()
-        };
-        let forward = plan.params(&addresses);
-        let params = match self.kernel.row.isa {
-            Isa::Mma => forward.to_bytes().to_vec(),
-            Isa::Wgmma => WgmmaParams { forward, ..WgmmaParams::default() }.to_bytes().to_vec(),
-        };
-        let grid = plan.grid();
-        let ctas = [0, grid - 1, grid / 2];
-        ctas.into_iter()
-            .flat_map(|cta| self.paths.reached(&Launched { params: &params, grid, cta }))
-            .collect()
-    }
 }
 
 /// Where memory begins on the simulator, and where on many GPUs.
@@ -380,8 +300,6 @@ impl Subject for KernelSubject {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use check::kernel_folder::KernelFolder;
-    use ferroflash::module::kernels_of_table;
 
     #[test]
     fn a_kernel_on_the_simulator_has_the_shared_memory_of_a_device_that_runs_it() {
@@ -396,34 +314,5 @@ mod tests {
             (limit(Isa::Mma, Some(150 << 10)), limit(Isa::Wgmma, Some(150 << 10))),
             (99 << 10, 150 << 10)
         );
-    }
-
-    #[test]
-    fn ptx_that_keeps_or_tells_something_is_found_and_comments_are_not() {
-        let (kernels, _) = kernels_of_table();
-        let kernel = Kernel::clone(&kernels[0]);
-        let found = |before: &str, body: &str| {
-            let home = tempfile::tempdir().expect("a folder");
-            let mut folder = KernelFolder::new(home.path(), "by hand").expect("a folder");
-            let entry = &kernel.entry;
-            let ptx = format!(
-                ".version 7.4\n.target sm_80\n.address_size 64\n{before}\n.visible .entry {entry}(\n)\n{{\n{body}\nret;\n}}\n"
-            );
-            folder.family("sm_80", &ptx).expect("written");
-            folder.kernel(kernel.clone());
-            folder.finish().expect("written");
-            let library = Library::open(home.path()).expect("a folder of kernels");
-            let own = find_in(&library, entry).expect("there");
-            outlives_a_launch(&library, &own).expect("readable")
-        };
-        assert_eq!(found("", "st.global.f32 [%rd1], %f1; // .global .u32 x, %clock"), None);
-        assert_eq!(found(".visible .global .align 4 .u32 seen;", ""), Some(".global"));
-        assert_eq!(found("/* // */ .global\t.u32 seen;", ""), Some(".global"));
-        assert_eq!(found("", "} .common .global .u32 seen; .func f() {"), Some(".global"));
-        assert_eq!(found(".const .f32 table[4];", ""), Some(".const"));
-        assert_eq!(found("", "ld.global.f32 %f1, [%rd1]; /* %clock */ cvta.to.global.u64 %rd2, %rd1;"), None);
-        for register in ["%clock64", "%globaltimer", "%smid", "%gridid", "%envreg3"] {
-            assert!(found("", &format!("mov.u64 %rd1, {register};")).is_some(), "{register}");
-        }
     }
 }

@@ -175,11 +175,29 @@ impl Question {
         let usual = PlanOptions::new();
         match (row.schedule, self.splits) {
             (Schedule::Split, Some(count)) => {
-                let combine = if count % 2 == 0 { Combine::Fused } else { Combine::Kernel };
+                let combine = if self.is_merged_by_a_kernel() { Combine::Kernel } else { Combine::Fused };
                 PlanOptions { splits: Splits::Count(count), combine, ..usual }
             }
             _ => usual,
         }
+    }
+
+    /// Whether splits are merged by a kernel of their own, or by the last CTA of a tile: neither goes with some numbers of splits alone.
+    fn is_merged_by_a_kernel(&self) -> bool {
+        self.splits.is_some_and(|splits| (splits + self.spec.shape.0[4]) % 2 == 0)
+    }
+
+    /// Rows of all splits that a kernel of its own merges, where there is one.
+    fn merged(&self) -> u64 {
+        let [batch, heads_q, _, seqlen_q, seqlen_k, _] = self.spec.shape.0.map(u64::from);
+        let splits = self.splits.filter(|splits| *splits > 1 && self.is_merged_by_a_kernel());
+        batch * heads_q * seqlen_q * splits.map_or(0, u64::from).min(seqlen_k.div_ceil(64))
+    }
+
+    /// The same with one key more where a kernel of its own would not merge the splits.
+    fn merged_by_a_kernel(mut self) -> Question {
+        self.spec.shape.0[4] += u32::from(!self.is_merged_by_a_kernel());
+        self
     }
 
     /// Inputs of one distribution; `None` where there is no real layer.

@@ -7,7 +7,7 @@
 mod asks;
 mod ptx;
 
-pub use ptx::in_ptx;
+pub use ptx::{in_ptx, variable_in_ptx};
 
 use asks::Asks;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};

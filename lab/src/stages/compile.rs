@@ -4,7 +4,7 @@ use super::{Context, Stage, State, refused};
 use crate::error::{Error, Result};
 use crate::evaluation::Outcome;
 use crate::exam::Fault;
-use crate::kernels::{self, KernelRef};
+use crate::kernels::{self, KernelRef, LaunchCode};
 use crate::process;
 
 /// Compiles the candidate, or takes it from a folder of compiled kernels.
@@ -38,8 +38,8 @@ impl Stage for Compile {
         };
         let (library, found) = kernels::find(&kernel)?;
         let hash = kernels::ptx_hash(&library, &found, &context.machine)?;
-        if let Some(what) = kernels::outlives_a_launch(&library, &found)? {
-            return Ok(refused(Fault::Forbidden, format!("its PTX has `{what}`")));
+        if let Some(what) = LaunchCode::read(&library, &found)?.outlives_a_launch() {
+            return Ok(refused(Fault::Forbidden, what));
         }
         state.evaluation.ptx_sha256 = Some(hash.clone());
         state.evaluation.smem_bytes = found.smem_bytes;

@@ -3,7 +3,7 @@
 use super::{Context, Stage, State, without_problems};
 use crate::error::{Error, Result};
 use crate::evaluation::Outcome;
-use crate::exam::question::{self, Code, Literals, Question};
+use crate::exam::question::{self, Code, Question};
 use crate::exam::{Examined, Fault, Refusal};
 use crate::inputs::{self, Kind, RealTensors};
 use crate::job::{Report, Task};
@@ -29,9 +29,9 @@ impl Stage for Numerics {
         let mut questions = Vec::new();
         if without_problems(row).is_none() {
             let (library, compiled) = kernels::find(kernel)?;
-            let literals = Literals::of_ptx(&library.kernel_ptx(&compiled)?);
-            let reach = kernels::Reach::new(&library, &compiled)?;
-            let code = Code { literals, reached: &|question| reach.of(question) };
+            let launched = kernels::LaunchCode::read(&library, &compiled)?;
+            let reach = kernels::Reach::new(&library, &compiled, &launched)?;
+            let code = Code { literals: launched.literals(), reached: &|question| reach.of(question) };
             questions = question::draw(row, problems.hidden.len(), &problems.inputs, &code, seed);
             for spec in problems.of_row(row, context.machine.simulated)? {
                 questions.push(measured(spec, context.machine.simulated, &problems.inputs));

@@ -5,7 +5,7 @@ use super::edges::Sides;
 use super::{Placement, Question, log_uniform};
 use fastrand::Rng;
 use ferroflash::Row;
-use kernels_gpu::geometry::SPLITS_MAX;
+use kernels_gpu::geometry::{COMBINE_CTA_ROWS, SPLITS_MAX};
 use kernels_gpu::row::Schedule;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -18,6 +18,8 @@ pub struct Literals {
     floats: BTreeSet<u32>,
     /// Numbers over those that other questions have of CTAs, which a CTA's own number, or that of all, is compared with.
     ctas: BTreeSet<u32>,
+    /// The integers, and numbers of CTAs, that the kernel which merges splits has in its code.
+    merging: [BTreeSet<u32>; 2],
 }
 
 /// Most integers that are asked about, drawn where there are more.
@@ -29,6 +31,8 @@ const CTAS_ASKED: std::ops::Range<i64> = 4096..40_000;
 const MOST_CTAS: usize = 2;
 /// The largest size asked about.
 const SIZE_MAX: i64 = 70_000;
+/// The most heads and batch entries that are asked about.
+const HEADS_MAX: u32 = 512;
 /// Operations whose result follows from their operands alone.
 const PURE: [&str; 30] = [
     "abs", "add", "and", "bfe", "bfi", "clz", "cvt", "cvta", "div", "fma", "ld.param", "lop3", "mad", "max",
@@ -78,6 +82,22 @@ impl Literals {
             }
         }
         found
+    }
+
+    /// Those of the PTX of a kernel that merges splits, which are asked about where there is something to merge.
+    pub fn of_combine(ptx: &str) -> Literals {
+        let Literals { integers, ctas, .. } = Literals::of_ptx(ptx);
+        Literals { merging: [integers, ctas], ..Literals::default() }
+    }
+
+    /// Both.
+    #[must_use]
+    pub fn and(mut self, other: Literals) -> Literals {
+        self.integers.extend(other.integers);
+        self.floats.extend(other.floats);
+        self.ctas.extend(other.ctas);
+        self.merging.iter_mut().zip(other.merging).for_each(|(own, others)| own.extend(others));
+        self
     }
 
     /// One integer that sizes are compared with.
@@ -150,7 +170,38 @@ pub(super) fn at(row: &Row, literals: &Literals, random: &mut Rng) -> Vec<Questi
         let sizes = [(ctas + 2).div_ceil(heads), heads, heads, 1, keys];
         asked.push(Sides::draw(random).question(row, sizes, 1, random));
     }
+    asked.extend(at_merging(row, &literals.merging, random));
     asked.retain(|question| question.has_room(row));
+    asked
+}
+
+/// Questions for numbers in the code of the kernel that merges splits, each of which it merges: as many splits, rows of one head and of several,
+/// heads, batch entries; and more of its CTAs than a number of these.
+fn at_merging(row: &Row, [sizes, ctas]: &[BTreeSet<u32>; 2], random: &mut Rng) -> Vec<Question> {
+    let mut sizes: Vec<u32> = sizes.iter().copied().filter(|size| i64::from(*size) <= SIZE_MAX).collect();
+    random.shuffle(&mut sizes);
+    sizes.truncate(MOST);
+    let merged = |sizes: [u32; 5], splits: Option<u32>, random: &mut Rng| {
+        let question = Sides::draw(random).question(row, sizes, 2, random);
+        Question { splits: splits.or(question.splits), ..question }.merged_by_a_kernel()
+    };
+    let mut asked = Vec::new();
+    for size in sizes {
+        let keys = 2 * row.block_n + log_uniform(random, 1, 64);
+        let few = log_uniform(random, 1, 8);
+        asked.push(merged([1, 1, 1, size, keys], None, random));
+        if size <= HEADS_MAX {
+            asked.push(merged([1, size, 1, few, keys], None, random));
+            asked.push(merged([size, 1, 1, few, keys], None, random));
+        }
+        if size <= SPLITS_MAX {
+            asked.push(merged([1, 1, 1, few, size * row.block_n - few], Some(size), random));
+        }
+    }
+    for ctas in ctas.iter().rev().take(MOST_CTAS) {
+        let rows = (ctas + 2) * COMBINE_CTA_ROWS;
+        asked.push(merged([1, 1, 1, rows, 2 * row.block_n], None, random));
+    }
     asked
 }
 
@@ -167,7 +218,7 @@ fn of_size(row: &Row, size: u32, sides: Sides, random: &mut Rng) -> Vec<Question
     let few = |random: &mut Rng| log_uniform(random, 1, 8);
     let some = |random: &mut Rng| log_uniform(random, 9, 70);
     let mut all = vec![[1, 1, 1, few(random), size], [1, 1, 1, size, few(random)]];
-    if size <= 512 {
+    if size <= HEADS_MAX {
         let (queries, keys) = (few(random), some(random));
         all.extend([
             [1, size, 1, queries, keys],
@@ -186,8 +237,10 @@ fn of_size(row: &Row, size: u32, sides: Sides, random: &mut Rng) -> Vec<Question
     let mut asked: Vec<Question> =
         all.into_iter().map(|sizes| sides.question(row, sizes, 1, random)).collect();
     if row.schedule == Schedule::Split && size <= SPLITS_MAX {
-        let sizes = [1, 1, 1, few(random), size * row.block_n + few(random)];
-        asked.push(Question { splits: Some(size), ..sides.question(row, sizes, 1, random) });
+        // More keys than whole blocks of as many would be fewer splits of more blocks each.
+        let sizes = [1, 1, 1, few(random), size * row.block_n - few(random)];
+        let question = Question { splits: Some(size), ..sides.question(row, sizes, 1, random) };
+        asked.extend([question.clone(), question.merged_by_a_kernel()]);
     }
     asked
 }

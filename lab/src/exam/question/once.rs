@@ -185,7 +185,7 @@ fn levels(question: &Question) -> Levels {
         within(batch, &[2, 3]),
         match question.splits {
             None | Some(1) => 0,
-            Some(splits) => 1 + (splits % 2) as u8,
+            Some(_) => 1 + u8::from(question.is_merged_by_a_kernel()),
         },
         match question.kinds.last() {
             Some(Kind::Late | Kind::Rising) => 1,
@@ -220,7 +220,15 @@ fn with_pair(row: &Row, pair: Pair, random: &mut Rng) -> Option<Question> {
     let seqlen_k = of(&[(1, 1), (2, 63), (64, 256), (2048, 2100)], keys);
     let kind = kind.map(|kind| of_keys(kind, seqlen_k));
     let seqlen_q = of(&[(1, 1), (2, 48), (1000, 1040)], queries);
-    let splits = of(&[(1, 1), (1, 4), (1, 4)], splits) * 2 + u32::from(splits == 2) - u32::from(splits == 0);
+    // An even number of keys and splits is merged by a kernel.
+    let splits = match splits {
+        0 => 1,
+        level => {
+            2 * of(&[(1, 4)], 0)
+                + u32::from(level == 1) * (1 - seqlen_k % 2)
+                + u32::from(level == 2) * (seqlen_k % 2)
+        }
+    };
     let unlike = [Placement::Padded(1), Placement::Mixed, Placement::Shared][random.usize(0..3)];
     let placement = [Placement::Bhsd, Placement::Bshd, unlike, Placement::PaddedHeads(1)];
     let is_split = row.schedule == Schedule::Split;

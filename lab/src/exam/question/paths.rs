@@ -106,6 +106,11 @@ impl Paths {
         reader.finish()
     }
 
+    /// How many numbers [`Paths::reached`] may give: each is less.
+    pub fn numbers(&self) -> u32 {
+        4 * self.steps.len() as u32
+    }
+
     /// What the parameters of a launch decide, as numbers: each statement that only a branch leads to and that is reached, and each predicate,
     /// remainder and masked value that is known with whether it is 0.
     pub fn reached(&self, launch: &Launched<'_>) -> Vec<u32> {

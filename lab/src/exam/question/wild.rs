@@ -18,6 +18,8 @@ const MOST: usize = 48;
 const ENOUGH: usize = 4;
 /// Tiles of 64 queries and 64 keys that one may have.
 const TILES: u32 = 2000;
+/// Rows of splits that a kernel of its own may merge.
+const MERGED: u64 = 15_000;
 /// The largest number of queries or keys.
 const ROWS_MAX: u32 = 70_000;
 
@@ -26,7 +28,7 @@ const ROWS_MAX: u32 = 70_000;
 pub(super) fn reaching(row: &Row, code: &Code<'_>, asked: &[&Question], random: &mut Rng) -> Vec<Question> {
     let sizes: Vec<u32> = code.literals.sizes().collect();
     let mut drawn: Vec<Question> = (0..DRAWN).map(|_| draw(row, &sizes, random)).collect();
-    drawn.retain(|question| question.has_room(row));
+    drawn.retain(|question| question.has_room(row) && question.merged() <= MERGED);
     let found = drawn.par_iter().map(|question| (code.reached)(question)).collect::<Vec<_>>();
     let known = asked.par_iter().map(|question| (code.reached)(question)).collect::<Vec<_>>();
     let mut times: HashMap<u32, usize> = HashMap::new();

@@ -55,6 +55,26 @@ pub fn in_ptx(ptx: &str) -> Option<&'static str> {
     }
 }
 
+/// The name of the first variable that PTX declares in a space, `.global` or `.const`.
+pub fn variable_in_ptx<'a>(ptx: &'a str, space: &str) -> Option<&'a str> {
+    let lines = ptx.lines().map(|line| line.split_once("//").map_or(line, |(code, _)| code));
+    let declared = lines.filter_map(|line| {
+        let (before, rest) = line.split_once(space)?;
+        let is_word = rest.starts_with(char::is_whitespace);
+        let is_declaration = before
+            .split_whitespace()
+            .all(|word| matches!(word, ".visible" | ".extern" | ".weak" | ".common"));
+        (is_word && is_declaration).then_some(rest)
+    });
+    // `.align 4 .b8 name[256] = {…};`
+    declared
+        .filter_map(|rest| {
+            let end = rest.find(['[', '=', ';']).unwrap_or(rest.len());
+            rest[..end].split_whitespace().next_back()
+        })
+        .next()
+}
+
 fn is_of_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | '%' | '_' | '$')
 }

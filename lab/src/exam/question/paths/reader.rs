@@ -179,20 +179,45 @@ impl Reader {
             ("%ctaid.x", _) => Source::Cta,
             ("%ctaid.y" | "%ctaid.z", _) => Source::Value(0),
             ("%nctaid.y" | "%nctaid.z", _) => Source::Value(1),
-            (register, _) if register.starts_with('%') && !register.contains('.') => {
-                Source::Register(self.register(register))
-            }
+            // Inline assembly may declare registers with plain names.
+            (register, _) if !register.contains('.') => Source::Register(self.register(register)),
             _ => Source::Unknown,
+        }
+    }
+
+    /// What no statement writes is not known: special registers, addresses of shared arrays.
+    fn forget_unwritten(&mut self) {
+        let mut is_written = vec![false; self.registers.len()];
+        for step in &self.steps {
+            match &step.does {
+                Does::Parameter { to, .. } | Does::Unpack { to, .. } | Does::Unknown(to) => {
+                    to.iter().for_each(|&to| is_written[to] = true);
+                }
+                Does::Compute { to, .. } => is_written[*to] = true,
+                Does::Branch(_) | Does::Call(_) | Does::BranchAnywhere | Does::End => {}
+            }
+        }
+        let forget = |source: &mut Source| {
+            if matches!(source, Source::Register(register) if !is_written[*register]) {
+                *source = Source::Unknown;
+            }
+        };
+        for step in &mut self.steps {
+            match &mut step.does {
+                Does::Unpack { from, .. } => forget(from),
+                Does::Compute { from, .. } => from.iter_mut().for_each(forget),
+                _ => {}
+            }
         }
     }
 
     pub(super) fn finish(mut self) -> Paths {
         let end = self.steps.len();
-        for (at, label) in self.branches {
+        for (at, label) in std::mem::take(&mut self.branches) {
             let to = self.labels.get(&label).copied().unwrap_or(end);
             self.steps[at].does = Does::Branch(to);
         }
-        for (at, name) in self.calls {
+        for (at, name) in std::mem::take(&mut self.calls) {
             // What is defined nowhere gives back what is not known.
             let result = format!("{name}.result+");
             let results = self.registers.iter().filter(|(register, _)| register.starts_with(&result));
@@ -201,6 +226,7 @@ impl Reader {
                 None => Does::Unknown(results.map(|(_, &register)| register).collect()),
             };
         }
+        self.forget_unwritten();
         for &to in self.labels.values() {
             if let Some(step) = self.steps.get_mut(to) {
                 step.is_target = true;
