@@ -45,6 +45,9 @@ pub struct Evaluation {
     pub patch: Option<String>,
     /// SHA-256 of its PTX.
     pub ptx_sha256: Option<String>,
+    /// Kernels beside the row's that its patch changes, or may change, and that nobody examined.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unexamined: Vec<String>,
     /// Shared memory of a CTA, in bytes.
     pub smem_bytes: u32,
     /// What ptxas says, where there is one.
@@ -69,6 +72,7 @@ impl Evaluation {
             row: candidate.row,
             patch: candidate.patch.clone(),
             ptx_sha256: None,
+            unexamined: Vec::new(),
             smem_bytes: 0,
             resources: None,
             stages: Vec::new(),
@@ -108,9 +112,15 @@ impl Evaluation {
         self.examined.iter().map(|examined| examined.worst_share).reduce(f64::max)
     }
 
-    /// "passed", or the fault and what shows it.
+    /// "passed" and what was not examined, or the fault and what shows it.
     pub fn verdict(&self) -> String {
         match self.refusal() {
+            None if !self.unexamined.is_empty() => {
+                format!(
+                    "passed; other kernels that it changes are not examined: {}",
+                    self.unexamined.join(", ")
+                )
+            }
             None => "passed".to_owned(),
             Some(refusal) => format!("refused: {}: {}", refusal.fault, refusal.evidence),
         }

@@ -35,9 +35,9 @@ impl PatchedTreeError {
             PatchedTreeError::Worktree(
                 WorktreeError::DoesNotApply { .. } | WorktreeError::ChangesNothing,
             ) => Some(Fault::DoesNotApply),
-            PatchedTreeError::Worktree(WorktreeError::Outside { .. } | WorktreeError::Breach(_)) => {
-                Some(Fault::Forbidden)
-            }
+            PatchedTreeError::Worktree(
+                WorktreeError::Outside { .. } | WorktreeError::NotPlain { .. } | WorktreeError::Breach(_),
+            ) => Some(Fault::Forbidden),
             PatchedTreeError::Worktree(_) | PatchedTreeError::Files(_) => None,
         }
     }

@@ -3,6 +3,7 @@
 mod compile;
 mod counters;
 mod numerics;
+mod others;
 mod resources;
 mod timing;
 

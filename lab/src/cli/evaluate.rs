@@ -251,7 +251,7 @@ fn verdict(evaluation: &Evaluation) -> String {
     };
     let remarks: Vec<String> = evaluation.stages.iter().filter_map(skipped).collect();
     match (evaluation.passed(), remarks.is_empty()) {
-        (true, false) => format!("passed, {}", remarks.join(", ")),
+        (true, false) => format!("{}, {}", evaluation.verdict(), remarks.join(", ")),
         _ => evaluation.verdict(),
     }
 }

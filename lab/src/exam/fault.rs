@@ -68,6 +68,7 @@ faults! {
     Spills "spills" "registers spill to local memory";
     DoesNotFit "does-not-fit" "it needs more shared memory, registers or threads than there are";
     Forbidden "forbidden" "the patch adds or changes what no patch may";
+    ChangesOthers "changes-others" "the patch leaves the examined kernel as it is and changes others, which nobody examines";
     DoesNotApply "does-not-apply" "the patch does not fit the tree";
     DoesNotCompile "does-not-compile" "it does not compile, or not within its limit";
     Duplicate "duplicate" "its PTX is that of an earlier candidate";

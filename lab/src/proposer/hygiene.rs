@@ -5,17 +5,16 @@
 //! was there before may stay, move or be written otherwise: only more of it is refused.
 
 mod asks;
+mod hosts;
 mod ptx;
 
+pub use hosts::Hosts;
 pub use ptx::{in_ptx, variable_in_ptx};
 
 use asks::Asks;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::BTreeMap;
 use std::path::Path;
-
-/// Files that the host reads too: kernels are launched by what they say.
-const HOSTS: [&str; 5] = ["table.rs", "row.rs", "row_check.rs", "params.rs", "manifest.rs"];
 
 /// Macros that bring in text from elsewhere, tell where and how it is compiled, or bring PTX of a module's own.
 const MACROS: [&str; 10] = [
@@ -32,6 +31,21 @@ const MACROS: [&str; 10] = [
 ];
 /// Words that no kernel needs more of: state, symbols and libraries of its own, and what tells the path of a file as `file!` does.
 const WORDS: [&str; 3] = ["static", "extern", "Location"];
+/// Names by which a test, or what it calls, ends the program that runs all tests, or keeps a failure from it.
+const ENDS: [&str; 10] = [
+    "process",
+    "exit",
+    "_exit",
+    "exit_group",
+    "abort",
+    "catch_unwind",
+    "resume_unwind",
+    "set_hook",
+    "take_hook",
+    "panic_any",
+];
+/// Words of assembly that ask the system of the host for something.
+const SYSTEM: [&str; 3] = ["syscall", "sysenter", "int 0x80"];
 /// Words in attributes that change what is compiled, or under which name.
 const ATTRIBUTES: [&str; 13] = [
     "path",
@@ -87,6 +101,14 @@ pub enum Breach {
         /// The file.
         path: String,
     },
+    /// A file that is no module of the kernels.
+    #[error(
+        "{path}: cargo makes a program of its own of a file that is called so, which is no part of any kernel"
+    )]
+    Program {
+        /// The file.
+        path: String,
+    },
 }
 
 /// A file before and after a patch; empty where it is not there.
@@ -103,14 +125,16 @@ pub struct Change {
 ///
 /// # Errors
 /// The first thing that the change may not do.
-pub fn check(changes: &[Change]) -> Result<(), Breach> {
+pub fn check(changes: &[Change], hosts: &Hosts) -> Result<(), Breach> {
     let (mut before, mut after) = (Found::default(), Found::default());
     for Change { path, before: old, after: new } in changes {
         let name = path.strip_prefix(super::DEVICE_SOURCE).unwrap_or(path);
         let file = Path::new(name).file_name().unwrap_or_default();
-        // A program of its own, which cargo finds by its place, is none of a kernel's.
-        if is_the_hosts(name) || file == "build.rs" || name == "main.rs" || name.starts_with("bin/") {
+        if hosts.read(name) {
             return Err(Breach::Hosts { path: path.clone() });
+        }
+        if file == "build.rs" || name == "main.rs" || name.starts_with("bin/") {
+            return Err(Breach::Program { path: path.clone() });
         }
         // A file that was none does not hide what is in it now.
         let _ = before.add_file(path, old);
@@ -148,11 +172,6 @@ fn stem(path: &str) -> String {
     named.unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Whether the host reads a file of the device crate's source too.
-pub fn is_the_hosts(file: &str) -> bool {
-    HOSTS.contains(&file) || file.starts_with("params/")
-}
-
 /// What matters of some files.
 #[derive(Default)]
 struct Found {
@@ -171,6 +190,10 @@ struct Within {
     is_attribute: bool,
     is_macro: bool,
     is_condition: bool,
+    /// Whether what stands here is compiled for tests alone.
+    is_of_tests: bool,
+    /// Whether it is part of an item, such as a function's body, and no item of a module.
+    is_body: bool,
 }
 
 impl Found {
@@ -190,6 +213,8 @@ impl Found {
             Some(TokenTree::Ident(word)) => word.to_string(),
             _ => String::new(),
         };
+        // Of the item that is read: where it begins, and whether it is for tests alone.
+        let (mut begin, mut is_of_tests) = (0, within.is_of_tests);
         for (at, token) in tokens.iter().enumerate() {
             let line = token.span().start().line;
             let before = |back: usize, mark: char| at.checked_sub(back).is_some_and(|at| is(at, mark));
@@ -200,7 +225,9 @@ impl Found {
                     if begins && delimiter == Delimiter::Bracket {
                         // A comment on an item is an attribute too.
                         if !is_comment(&inner) {
+                            is_of_tests |= is_for_tests(&inner);
                             let [condition, rest] = condition_and_rest(inner);
+                            self.look_at_condition(&condition, within, line);
                             let is_attribute = true;
                             self.look(condition, &Within { is_attribute, is_condition: true, ..*within });
                             // A condition behind a condition is looked for in vain.
@@ -212,9 +239,20 @@ impl Found {
                         continue;
                     }
                     let of_macro = before(1, '!') || (before(2, '!') && !word(at - 1).is_empty());
-                    let mut deeper = Within { is_macro: within.is_macro || of_macro, ..*within };
-                    deeper.is_condition |= of_macro && word(at.saturating_sub(2)) == "cfg";
+                    let mut deeper = Within { is_macro: within.is_macro || of_macro, is_of_tests, ..*within };
+                    let is_cfg = of_macro && word(at.saturating_sub(2)) == "cfg";
+                    deeper.is_condition |= is_cfg;
+                    if is_cfg && !within.is_of_tests && has_word(&inner, "test") {
+                        self.add("cfg!(test)", line);
+                    }
+                    deeper.is_body |= delimiter == Delimiter::Brace && !holds_items(&tokens[begin..at]);
                     self.look(inner, &deeper);
+                    if delimiter == Delimiter::Brace {
+                        (begin, is_of_tests) = (at + 1, within.is_of_tests);
+                    }
+                }
+                TokenTree::Punct(mark) if mark.as_char() == ';' => {
+                    (begin, is_of_tests) = (at + 1, within.is_of_tests);
                 }
                 TokenTree::Ident(ident) if !before(1, '\'') => {
                     let written = ident.to_string();
@@ -233,6 +271,19 @@ impl Found {
                     }
                     if !within.is_attribute && WORDS.contains(&written.as_str()) {
                         self.add(&text, line);
+                    }
+                    if !within.is_attribute && ENDS.contains(&text.as_str()) {
+                        self.add(&text, line);
+                    }
+                    // Two names that look alike are read as one.
+                    if !text.is_ascii() {
+                        self.add(
+                            &format!(
+                                "{text}, a name with letters that are not ASCII ({})",
+                                text.escape_unicode()
+                            ),
+                            line,
+                        );
                     }
                     // Also renamed, as in `use core::include as harmless;`, and told to another macro.
                     if MACROS.contains(&text.as_str()) && (is_called || is_named || within.is_macro) {
@@ -255,8 +306,12 @@ impl Found {
                 }
                 // What an attribute says is no PTX.
                 TokenTree::Literal(text) if !within.is_attribute => {
-                    if let Some(ptx) = in_ptx(&text.to_string()) {
+                    let text = text.to_string();
+                    if let Some(ptx) = in_ptx(&text) {
                         self.add(ptx, line);
+                    }
+                    if let Some(word) = SYSTEM.into_iter().find(|word| text.contains(word)) {
+                        self.add(word, line);
                     }
                 }
                 TokenTree::Ident(_) | TokenTree::Punct(_) | TokenTree::Literal(_) => {}
@@ -264,9 +319,55 @@ impl Found {
         }
     }
 
+    /// What tests alone are compiled with, or without, may be items of modules: a statement that is there in one of both builds makes tests run other
+    /// code than kernels.
+    fn look_at_condition(&mut self, condition: &TokenStream, within: &Within, line: usize) {
+        if within.is_of_tests || !has_word(condition, "test") {
+            return;
+        }
+        if has_word(condition, "not") && is_without_tests(condition) {
+            self.add("cfg(not(test))", line);
+        } else if within.is_body {
+            self.add("cfg(test) within an item", line);
+        }
+    }
+
     fn add(&mut self, what: &str, line: usize) {
         self.forbidden.entry(what.to_owned()).or_default().push((self.path.clone(), line));
     }
+}
+
+/// Whether tokens have a word, however deep.
+fn has_word(stream: &TokenStream, word: &str) -> bool {
+    stream.clone().into_iter().any(|token| match token {
+        TokenTree::Ident(ident) => ident == word,
+        TokenTree::Group(group) => has_word(&group.stream(), word),
+        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+    })
+}
+
+/// Whether a `not` of a condition is about tests.
+fn is_without_tests(condition: &TokenStream) -> bool {
+    let tokens: Vec<TokenTree> = condition.clone().into_iter().collect();
+    tokens.iter().enumerate().any(|(at, token)| match token {
+        TokenTree::Group(group) => {
+            let is_not = at > 0 && matches!(&tokens[at - 1], TokenTree::Ident(word) if word == "not");
+            (is_not && has_word(&group.stream(), "test")) || is_without_tests(&group.stream())
+        }
+        _ => false,
+    })
+}
+
+/// Whether an attribute leaves what it stands on to tests alone: `test`, `cfg(test)`, `cfg(all(test, …))`.
+fn is_for_tests(attribute: &TokenStream) -> bool {
+    let text: String = attribute.to_string().chars().filter(|c| !c.is_whitespace()).collect();
+    text == "test" || text == "cfg(test)" || text.starts_with("cfg(all(test,")
+}
+
+/// Whether braces behind these tokens hold items: of a module, a trait or an implementation.
+fn holds_items(head: &[TokenTree]) -> bool {
+    let is = |word: &str| head.iter().any(|token| matches!(token, TokenTree::Ident(ident) if ident == word));
+    ["mod", "impl", "trait"].into_iter().any(is) && !["fn", "const", "static", "let"].into_iter().any(is)
 }
 
 /// The condition of an attribute, where it has one, and the rest of it.
@@ -295,6 +396,7 @@ fn is_comment(attribute: &TokenStream) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree::Tree;
 
     const FILE: &str = "kernels-gpu/src/math/softmax.rs";
     const BEFORE: &str = "//! S.\nuse x::y;\n#[inline]\nfn f(a: &'static str) -> u32 {\n    asm!(\"mov.u32 {r}, %tid.x;\");\n    1\n}\n\
@@ -303,7 +405,11 @@ mod tests {
 
     fn check(path: &str, before: &str, after: &str) -> Result<(), Breach> {
         let (path, before, after) = (path.to_owned(), before.to_owned(), after.to_owned());
-        super::check(&[Change { path, before, after }])
+        super::check(&[Change { path, before, after }], &Hosts::of(Tree::own().root()))
+    }
+
+    fn check_all(changes: &[Change]) -> Result<(), Breach> {
+        super::check(changes, &Hosts::default())
     }
 
     fn added(text: &str) -> Result<(), Breach> {
@@ -318,6 +424,23 @@ mod tests {
             "fn g() { static  Y : u8 = 1; }",
             "macro_rules! m { () => { static\nZ: u8 = 1; } }",
             "include!(\"/etc/passwd\");",
+            "#[test] fn first() { std::process::exit(0) }",
+            "#[test] fn first() { use std::process as p; p::exit(0) }",
+            "#[test] fn first() { core::intrinsics::abort() }",
+            "#[test] fn first() { std::panic::set_hook(Box::new(|_| ())) }",
+            "#[test] fn first() { let _ = std::panic::catch_unwind(rows); }",
+            "#[test] fn first() { unsafe { asm!(\"syscall\") } }",
+            "fn g(n: u32) -> u32 { #[cfg(test)] if n > 7 { loop {} } n }",
+            "fn g(n: u32) -> u32 { #[cfg(not(test))] let n = n & 3; n }",
+            "fn g(n: u32) -> u32 { #[cfg(any(test, doc))] let n = n & 3; n }",
+            "#[cfg(not(test))] fn g() {}",
+            "#[cfg(all(not(any(test))))] fn g() {}",
+            "fn g(n: u32) -> u32 { const M: u32 = 1; { #[cfg(test)] const M: u32 = 2; n + M } }",
+            "struct T { #[cfg(test)] a: u32 }",
+            "fn g() -> bool { cfg!(test) }",
+            "fn g() -> bool { if cfg!(not(any(test))) { true } else { false } }",
+            "fn qu\u{43e}tient() {}",
+            "fn g(n: u32) -> u32 { let \u{43e} = n; \u{43e} }",
             "const A: &str = include_str!(\"../../../lab/lab.toml\");",
             "const B: &[u8] = core::include_bytes! (\"x\");",
             "use core::include as harmless;",
@@ -405,7 +528,12 @@ mod tests {
                 less += "}\n";
             }
             let found = check(FILE, BEFORE, &less);
-            assert!(matches!(found, Err(Breach::TakesAway { .. })), "{to}: {found:?}");
+            // What is added is told first: a name that only looks alike, the end of the program.
+            let is_refused = match found {
+                Err(Breach::Adds { .. }) => !to.is_ascii() || to.contains("exit"),
+                ref found => matches!(found, Err(Breach::TakesAway { .. })),
+            };
+            assert!(is_refused, "{to}: {found:?}");
         }
         let ignored = BEFORE.replace("#[test]", "#[test]\n    #[ignore]");
         assert!(matches!(check(FILE, BEFORE, &ignored), Err(Breach::Adds { .. })));
@@ -413,9 +541,13 @@ mod tests {
         for text in ["fn f( {", "\"", "const A: char = '"] {
             assert!(matches!(added(text), Err(Breach::NotRust { .. })), "{text}");
         }
-        for file in HOSTS.into_iter().chain(["params/bulk.rs", "main.rs", "bin/kernel.rs", "math/build.rs"]) {
+        for file in ["table.rs", "params/bulk.rs", "divisor.rs", "steps.rs", "backward/row.rs"] {
             let path = format!("kernels-gpu/src/{file}");
             assert!(matches!(check(&path, "a", "b"), Err(Breach::Hosts { .. })), "{path}");
+        }
+        for file in ["main.rs", "bin/kernel.rs", "math/build.rs", "build.rs"] {
+            let path = format!("kernels-gpu/src/{file}");
+            assert!(matches!(check(&path, "a", "b"), Err(Breach::Program { .. })), "{path}");
         }
     }
 
@@ -452,7 +584,10 @@ mod tests {
             "#[test] #[should_panic] fn fails() { assert!(false) }",
             "fn file(file: u32) -> u32 { file } struct Place { file: u32 }",
             "#[cfg(test)] macro_rules! both { ($($t:tt)*) => { #[cfg(test)] $($t)* } }",
-            "fn g() -> bool { if cfg!(test) { true } else { cfg!(target_arch = \"nvptx64\") } }",
+            "mod inner { #[cfg(test)] fn g() {} }",
+            "impl S { #[cfg(test)] fn g(self) { #[cfg(test)] let _ = 1; } }",
+            "fn g(exits: u32, processed: u32) -> u32 { exits + processed }",
+            "fn g() { unsafe { asm!(\"exit;\") } }",
         ] {
             assert_eq!(added(text), Ok(()), "{text}");
         }
@@ -475,18 +610,18 @@ mod tests {
         };
         let declares = |before: &str, after: &str| change("mod", before, after);
         let all = [change("softmax", BEFORE, kept), change("sum", "", moved), declares("", "mod sum;")];
-        assert_eq!(super::check(&all), Ok(()));
+        assert_eq!(check_all(&all), Ok(()));
         // In a file that nobody compiles they are gone, and so are those of a file that nobody compiles any more.
         for hides in [
             &all[..2],
             &[declares("mod softmax;\nmod sum;", "mod sum;")],
             &[declares("mod softmax;", "mod softmax {}")],
         ] {
-            assert!(matches!(super::check(hides), Err(Breach::TakesAway { .. })));
+            assert!(matches!(check_all(hides), Err(Breach::TakesAway { .. })));
         }
         let none = [declares("mod softmax;\nmod sum;", "mod sum;"), change("softmax", "fn f() {}\n", "")];
-        assert_eq!(super::check(&none), Ok(()));
-        assert!(super::check(&[change("softmax", BEFORE, kept), change("sum", "", "")]).is_err());
+        assert_eq!(check_all(&none), Ok(()));
+        assert!(check_all(&[change("softmax", BEFORE, kept), change("sum", "", "")]).is_err());
         // What is there may move, be indented otherwise, and go.
         let known = "static KEPT: u8 = 1;\nfn a() {}\n";
         assert_eq!(check(FILE, known, "fn a() {}\n\n    static\n  KEPT: u8 = 2;\n"), Ok(()));

@@ -1,7 +1,7 @@
 //! A throw-away git worktree in which a proposal is applied: the user's tree, index and branches are never touched.
 
 use super::DEVICE_SOURCE;
-use super::hygiene::{self, Breach, Change};
+use super::hygiene::{self, Breach, Change, Hosts};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -67,6 +67,16 @@ pub enum WorktreeError {
     /// Something outside of the device crate, or something that is no plain file.
     #[error("the patch touches `{path}`: it may change plain Rust files below {DEVICE_SOURCE} only")]
     Outside {
+        /// The path, from the repository's root.
+        path: String,
+    },
+    /// A file that it renames, links or makes a program.
+    #[error(
+        "the patch {how} `{path}`: it may create, change and delete plain Rust files below {DEVICE_SOURCE} only"
+    )]
+    NotPlain {
+        /// What it does to it.
+        how: &'static str,
         /// The path, from the repository's root.
         path: String,
     },
@@ -146,7 +156,7 @@ impl Worktree {
             ["create", "delete"].iter().any(|what| line.starts_with(&format!(" {what} mode 100644 ")))
         };
         if let Some(line) = String::from_utf8_lossy(&summary.stdout).lines().find(|line| !is_plain(line)) {
-            return Err(WorktreeError::Outside { path: line.trim().to_owned() });
+            return Err(not_plain(line.trim()));
         }
         let before = self.diff()?;
         fits(git(self.path(), ["apply", "--whitespace=nowarn", "-"], Some(patch))?)?;
@@ -162,7 +172,7 @@ impl Worktree {
             }
             changes.push(self.change(path)?);
         }
-        hygiene::check(&changes)?;
+        hygiene::check(&changes, &Hosts::of(self.path()))?;
         if self.diff()? == before { Err(WorktreeError::ChangesNothing) } else { Ok(()) }
     }
 
@@ -243,6 +253,39 @@ fn is_device_source(path: &str) -> bool {
     };
     path.strip_prefix(DEVICE_SOURCE)
         .is_some_and(|rest| rest.ends_with(".rs") && rest.split('/').all(is_plain_part))
+}
+
+/// What a line of `git apply --summary` says that is no plain file's.
+fn not_plain(line: &str) -> WorktreeError {
+    let behind =
+        |start: &str| line.strip_prefix(start).map(|rest| rest.split_at_checked(7).unwrap_or((rest, "")));
+    let (how, path) = if let Some((mode, path)) = behind("create mode ").or_else(|| behind("delete mode ")) {
+        let how = match mode.trim_end() {
+            "120000" => "makes or removes a link at",
+            "160000" => "makes or removes a submodule at",
+            _ => "makes or removes a file that can be executed,",
+        };
+        (how, path.to_owned())
+    } else if let Some(modes) = line.strip_prefix("mode change ") {
+        ("changes the mode of", modes.splitn(4, ' ').last().unwrap_or_default().to_owned())
+    } else {
+        let (what, paths) = line.split_once(' ').unwrap_or(("", line));
+        let paths = paths.rsplit_once(" (").map_or(paths, |(paths, _)| paths);
+        (if what == "copy" { "copies a file to" } else { "renames a file to" }, renamed_to(paths))
+    };
+    WorktreeError::NotPlain { how, path }
+}
+
+/// The second of two paths as git writes them, `a => b` or with what both have written once, `folder/{a => b}`.
+fn renamed_to(paths: &str) -> String {
+    let in_braces = paths.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
+    match in_braces {
+        Some((before, (both, behind))) => {
+            let new = both.split_once(" => ").map_or(both, |(_, new)| new);
+            format!("{before}{new}{behind}").replace("//", "/")
+        }
+        None => paths.split_once(" => ").map_or(paths, |(_, new)| new).to_owned(),
+    }
 }
 
 /// Whether there is a file that is neither a link nor executable, or nothing.
@@ -396,12 +439,30 @@ pub(crate) mod tests {
             format!("diff --git a/kernels-gpu/src/a.rs b/kernels-gpu/src/b.rs\n{inside}"),
             format!("{device}{new}{module}"),
         ] {
-            assert!(matches!(applied(&text), WorktreeError::Outside { .. }), "{text}");
+            let error = applied(&text);
+            let is_outside = matches!(error, WorktreeError::Outside { .. } | WorktreeError::NotPlain { .. });
+            assert!(is_outside, "{text}");
         }
         for text in ["", "\n\n", "talk\n", &"x".repeat(PATCH_BYTES_MAX + 1)] {
             assert!(matches!(applied(text), WorktreeError::DoesNotApply { .. }));
         }
         assert_eq!(listed(repository.path()), 1);
+    }
+
+    #[test]
+    fn what_is_no_plain_file_is_named_by_its_path() {
+        for (line, how, path) in [
+            ("create mode 100755 kernels-gpu/src/e.rs", "executed", "kernels-gpu/src/e.rs"),
+            ("create mode 120000 kernels-gpu/src/l.rs", "link", "kernels-gpu/src/l.rs"),
+            ("delete mode 160000 kernels-gpu/src/s.rs", "submodule", "kernels-gpu/src/s.rs"),
+            ("mode change 100644 => 100755 kernels-gpu/src/a.rs", "mode of", "kernels-gpu/src/a.rs"),
+            ("rename kernels-gpu/src/{a.rs => b.rs} (100%)", "renames", "kernels-gpu/src/b.rs"),
+            ("rename kernels-gpu/src/{ => math}/a.rs (90%)", "renames", "kernels-gpu/src/math/a.rs"),
+            ("copy .gitignore => kernels-gpu/src/b.rs (100%)", "copies", "kernels-gpu/src/b.rs"),
+        ] {
+            let said = not_plain(line).to_string();
+            assert!(said.contains(how) && said.contains(&format!("`{path}`: it may")), "{said}");
+        }
     }
 
     #[test]

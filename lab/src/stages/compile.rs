@@ -1,6 +1,6 @@
 //! Stage 1: the row can be a kernel, and compiles.
 
-use super::{Context, Stage, State, refused};
+use super::{Context, Stage, State, others, refused};
 use crate::error::{Error, Result};
 use crate::evaluation::Outcome;
 use crate::exam::Fault;
@@ -40,6 +40,9 @@ impl Stage for Compile {
         let hash = kernels::ptx_hash(&library, &found, &context.machine)?;
         if let Some(what) = LaunchCode::read(&library, &found)?.outlives_a_launch() {
             return Ok(refused(Fault::Forbidden, what));
+        }
+        if let Some(refusal) = others::compare(state, context, (&library, &found))? {
+            return Ok(Outcome::Refused(refusal));
         }
         state.evaluation.ptx_sha256 = Some(hash.clone());
         state.evaluation.smem_bytes = found.smem_bytes;

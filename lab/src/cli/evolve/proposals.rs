@@ -296,6 +296,7 @@ pub(crate) fn insights(incumbent: Option<&Evaluation>, last: Option<&Evaluation>
 /// The source that the row's kernel is made of and that a proposal may change, without tests: what matters most first.
 fn sources(root: &Path, row: &ferroflash::Row) -> Result<Vec<(String, String)>> {
     let mut sources = Vec::new();
+    let hosts = hygiene::Hosts::of(root);
     let mut folders = vec![root.join(DEVICE_SOURCE)];
     while let Some(folder) = folders.pop() {
         let entries = std::fs::read_dir(&folder).map_err(|source| Error::io(&folder, source))?;
@@ -305,7 +306,8 @@ fn sources(root: &Path, row: &ferroflash::Row) -> Result<Vec<(String, String)>> 
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
-                if let Some(rank) = rank(name.strip_prefix(DEVICE_SOURCE).unwrap_or(&name), row) {
+                let file = name.strip_prefix(DEVICE_SOURCE).unwrap_or(&name);
+                if let Some(rank) = rank(file, row).filter(|_| !hosts.read(file)) {
                     let text = std::fs::read_to_string(&path).map_err(|source| Error::io(&path, source))?;
                     let code = text.split("\n#[cfg(test)]\nmod tests").next().unwrap_or(&text);
                     sources.push((rank, name, code.to_owned()));
@@ -317,7 +319,7 @@ fn sources(root: &Path, row: &ferroflash::Row) -> Result<Vec<(String, String)>> 
     Ok(sources.into_iter().map(|(_, name, text)| (name, text)).collect())
 }
 
-/// How much a file matters for a row, the most at 0; `None` where its kernel has nothing of it, or nobody may change it.
+/// How much a file matters for a row, the most at 0; `None` where its kernel has nothing of it.
 fn rank(file: &str, row: &ferroflash::Row) -> Option<u32> {
     let is_mma = row.isa == Isa::Mma;
     let of_wgmma =
@@ -339,11 +341,7 @@ fn rank(file: &str, row: &ferroflash::Row) -> Option<u32> {
     ];
     let is_of_others = file.contains("/backward/") || OTHERS.iter().any(|start| file.starts_with(start));
     let is_of_splits = file.starts_with("math/combine") && row.schedule != Schedule::Split;
-    if hygiene::is_the_hosts(file)
-        || is_of_splits
-        || is_of_others
-        || foreign.iter().any(|start| file.starts_with(start))
-    {
+    if is_of_splits || is_of_others || foreign.iter().any(|start| file.starts_with(start)) {
         return None;
     }
     const ORDER: [&str; 7] = ["mma/", "wgmma/", "math/softmax", "math/mask", "tile/", "math/", "scheduler"];
