@@ -1,5 +1,6 @@
 //! The examination of a candidate's numbers: whether it computes attention, now and on these inputs, and what it does instead.
 
+pub(crate) mod before;
 mod diagnosis;
 mod explanations;
 mod fault;
@@ -7,6 +8,7 @@ mod lse;
 mod oracles;
 pub mod question;
 
+pub use before::Before;
 pub use fault::Fault;
 pub use oracles::Oracles;
 pub use question::Question;
@@ -75,10 +77,6 @@ const DOUBTS: usize = 8;
 const WORKSPACE_BYTES: [u8; 3] = [0xff, 0x00, 0x3b];
 /// What O is full of before a launch: the NaN of all ones, which arithmetic does not give.
 pub(crate) const POISON: u16 = u16::MAX;
-/// The byte of [`POISON`].
-const NAN: u8 = POISON as u8;
-/// What outputs are full of before a launch that has to repeat an earlier one: numbers, so that whoever reads them there gives others.
-const NUMBERS: u8 = 0x3b;
 
 impl Exam<'_> {
     /// Examines a subject on questions, which have numbers that their inputs depend on, up to the first that it fails. A mistake on three keys may be one of many: what leaves
@@ -140,9 +138,17 @@ impl Exam<'_> {
             worst_share: 0.0,
             worst_kind: String::new(),
         };
-        let mut paper =
-            Paper { exam: self, subject, question, problem, outputs: Vec::new(), launches: 0, examined };
-        paper.subject.pose(question)?;
+        let mut paper = Paper {
+            exam: self,
+            subject,
+            question,
+            problem,
+            outputs: Vec::new(),
+            launches: 0,
+            examined,
+            seed,
+        };
+        paper.subject.pose(question, seed)?;
         let usual = self.usual(question);
         let mut first = None;
         for (number, sitting) in sittings(question, usual).into_iter().enumerate() {
@@ -263,6 +269,8 @@ struct Paper<'a> {
     outputs: Vec<Earlier>,
     launches: usize,
     examined: Examined,
+    /// What the question's inputs, and what lies around them, are drawn from.
+    seed: u64,
 }
 
 /// A refusal with keys times rows that tell it from others.
@@ -272,7 +280,11 @@ impl Paper<'_> {
     /// Launches and judges.
     fn sit(&mut self, sitting: Sitting, inputs: &Inputs) -> Sat<()> {
         let workspace = (!sitting.keeps).then(|| self.next_byte());
-        let output = match self.launch(sitting.set, inputs, NAN, workspace)? {
+        // The first launch shows what is not written.
+        let mut random = self.random();
+        let before =
+            if self.outputs.is_empty() { Before::any_nan(&mut random) } else { Before::any(&mut random) };
+        let output = match self.launch(sitting.set, inputs, before, workspace)? {
             Ok(output) => output,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -301,7 +313,8 @@ impl Paper<'_> {
         // Behind the reference, which takes its time and memory of its own.
         if self.outputs.is_empty() && !self.question.once {
             let workspace = Some(self.next_byte());
-            match self.launch(sitting.set, inputs, NUMBERS, workspace)? {
+            let before = Before::any_numbers(&mut random);
+            match self.launch(sitting.set, inputs, before, workspace)? {
                 Err(refusal) => return Ok(Err(refusal)),
                 Ok(second) if !same_bits(&output, &second) => {
                     return self.not_the_same(inputs, &[output, second]);
@@ -324,8 +337,8 @@ impl Paper<'_> {
     /// Whether the same inputs give a right output in the first launch on a fresh device, whose workspace is 0.
     fn is_right_alone(&mut self, set: usize, inputs: &Inputs, oracle: &Oracle) -> Result<bool, Error> {
         self.subject.restart()?;
-        self.subject.pose(self.question)?;
-        match observe(self.subject, set, inputs, (NAN, Some(0))) {
+        self.subject.pose(self.question, self.seed)?;
+        match observe(self.subject, set, inputs, (Before::Poison, Some(0))) {
             Ok((None, output)) => Ok(oracle.judge(self.exam.accumulation, &output)?.passed),
             Ok(_) => Ok(false),
             Err(error) => Fault::of_error(&error).map(|_| false).ok_or(error),
@@ -338,7 +351,8 @@ impl Paper<'_> {
         let (Some(inputs), Some(first)) = (made, self.outputs.first()) else { return Ok(Ok(())) };
         let first = first.output.clone();
         let workspace = Some(self.next_byte());
-        match self.launch(0, &inputs, NAN, workspace)? {
+        let before = Before::any(&mut self.random());
+        match self.launch(0, &inputs, before, workspace)? {
             Err(refusal) => Ok(Err(refusal)),
             Ok(last) if !same_bits(&first, &last) => self.not_the_same(&inputs, &[first, last]),
             Ok(_) => Ok(Ok(())),
@@ -352,12 +366,12 @@ impl Paper<'_> {
         let mut firsts = Vec::new();
         for _ in 0..2 {
             self.subject.restart()?;
-            self.subject.pose(self.question)?;
+            self.subject.pose(self.question, self.seed)?;
             self.launches = 0;
             let mut outputs = Vec::new();
             for _ in 0..launches {
                 // The second as the first time.
-                let before = if outputs.len() == 1 { NUMBERS } else { NAN };
+                let before = if outputs.len() == 1 { Before::Numbers(self.seed) } else { Before::Poison };
                 let workspace = Some(self.next_byte());
                 match self.launch(0, inputs, before, workspace)? {
                     Ok(output) => outputs.push(output),
@@ -388,12 +402,17 @@ impl Paper<'_> {
         WORKSPACE_BYTES[self.launches % WORKSPACE_BYTES.len()]
     }
 
+    /// What stands in O before the next launch is drawn from it.
+    fn random(&self) -> fastrand::Rng {
+        fastrand::Rng::with_seed(self.seed ^ (self.launches as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
     /// One launch, with everything around it watched; without a byte the workspace stays as it is. The output is as it was at the event.
-    fn launch(&mut self, set: usize, inputs: &Inputs, outputs: u8, workspace: Option<u8>) -> Sat<Output> {
+    fn launch(&mut self, set: usize, inputs: &Inputs, before: Before, workspace: Option<u8>) -> Sat<Output> {
         self.launches += 1;
-        match observe(self.subject, set, inputs, (outputs, workspace)) {
-            Ok((None, output)) => match self.without_gaps(output, outputs) {
-                Some(output) => Ok(Ok(output)),
+        match observe(self.subject, set, inputs, (before, workspace)) {
+            Ok((None, output)) => match self.without_gaps(output, before) {
+                Some(output) => Ok(Ok(before.marked(output))),
                 None => {
                     self.refused(Fault::OutOfBounds, "the gaps between rows of O were written".to_owned())
                 }
@@ -407,7 +426,7 @@ impl Paper<'_> {
     }
 
     /// An output whose gaps between rows are [`POISON`]; `None` where they are not what they were filled with before.
-    fn without_gaps(&self, mut output: Output, before: u8) -> Option<Output> {
+    fn without_gaps(&self, mut output: Output, before: Before) -> Option<Output> {
         let problem = &self.problem;
         if problem.o_len() == problem.elements(TensorRole::O) {
             return Some(output);
@@ -417,8 +436,9 @@ impl Paper<'_> {
             let start = row_start(problem, TensorRole::O, row_coordinates(problem, row));
             is_row[start..start + problem.sizes().head_dim as usize].fill(true);
         }
-        let mut gaps = output.o.iter_mut().zip(is_row).filter(|(_, is_row)| !is_row);
-        let is_kept = gaps.all(|(bits, _)| std::mem::replace(bits, POISON).to_ne_bytes() == [before; 2]);
+        let (before, _) = before.fill([output.o.len(), 0]);
+        let mut gaps = output.o.iter_mut().zip(before).zip(is_row).filter(|(_, is_row)| !is_row);
+        let is_kept = gaps.all(|((bits, before), _)| std::mem::replace(bits, POISON) == before);
         is_kept.then_some(output)
     }
 
@@ -477,7 +497,7 @@ fn observe(
     subject: &mut dyn Subject,
     set: usize,
     inputs: &Inputs,
-    (outputs, workspace): (u8, Option<u8>),
+    (outputs, workspace): (Before, Option<u8>),
 ) -> Result<(Option<Fault>, Output), Error> {
     subject.write_inputs(set, inputs)?;
     subject.fill(set, outputs, workspace)?;

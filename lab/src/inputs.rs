@@ -59,10 +59,22 @@ impl Odd {
                 TensorRole::K => row > 0,
                 TensorRole::V | TensorRole::O => !kind.has_slope(),
             };
-            let value = if self.is_nan || !is_safe { f64::NAN } else { sign * f64::INFINITY };
-            qkv[self.role][start] = narrow(problem.dtype(), value);
+            qkv[self.role][start] = match self.is_nan || !is_safe {
+                true => nan(problem.dtype(), &mut random),
+                false => narrow(problem.dtype(), sign * f64::INFINITY),
+            };
         }
     }
+}
+
+/// A NaN of either sign: the usual one, the ones with the least and the largest payload, or any.
+fn nan(dtype: Dtype, random: &mut fastrand::Rng) -> u16 {
+    let (infinity, quiet, most) = match dtype {
+        Dtype::F16 => (0x7c00, 0x200, 0x3ff),
+        Dtype::Bf16 => (0x7f80, 0x40, 0x7f),
+    };
+    let payload = [quiet, 1, most, random.u16(1..=most)][random.usize(0..4)];
+    u16::from(random.bool()) << 15 | infinity | payload
 }
 
 /// Keys of which some have a score of +∞, whatever the signs.
@@ -339,6 +351,19 @@ mod tests {
                     assert!(!(0..100).any(is_blind), "{kind:?} {odd:?} {seed}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn nan_has_both_signs_and_several_payloads() {
+        for dtype in [Dtype::F16, Dtype::Bf16] {
+            let mut random = fastrand::Rng::with_seed(1);
+            let drawn: std::collections::BTreeSet<u16> = (0..200).map(|_| nan(dtype, &mut random)).collect();
+            assert!(drawn.iter().all(|&bits| widen(dtype, bits).is_nan()));
+            let usual = narrow(dtype, f64::NAN);
+            assert!(
+                drawn.contains(&(usual & 0x7fff)) && drawn.contains(&(usual | 0x8000)) && drawn.len() > 20
+            );
         }
     }
 

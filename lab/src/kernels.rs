@@ -14,11 +14,12 @@ use crate::config::{self, DeviceKind};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
-use crate::exam::Question;
+use crate::exam::before::{nan_words, number_words};
 use crate::exam::question::Placement;
+use crate::exam::{Before, Question};
 use crate::inputs::Inputs;
 use crate::subject::{SETS, Subject};
-use check::verification::GuardedTensors;
+use check::verification::{Bands, GuardedTensors};
 use ferroflash::attention::Output;
 use ferroflash::device::cuda::CudaDevice;
 use ferroflash::device::sim::SimDevice;
@@ -231,6 +232,13 @@ fn open(library: &Arc<Library>, kernel: &Kernel, machine: &Machine, few_sms: boo
     Attention::new(device, library.clone())
 }
 
+/// What lies around all tensors of a set: mostly NaN, so that a read beside one shows, and in one set of four numbers, so that what reads them is not told by
+/// NaN that it is examined.
+fn bands(secret: u64) -> Arc<Bands> {
+    let is_nan = !fastrand::Rng::with_seed(secret).u64(..).is_multiple_of(4);
+    Arc::new(if is_nan { Bands::of_words(nan_words(secret)) } else { Bands::of_words(number_words(secret)) })
+}
+
 /// Where memory begins on the simulator, and where on many GPUs.
 const ADDRESS: u64 = 0x7000_0000_0000;
 const GPUS: u64 = 0x3_0200_0000;
@@ -238,7 +246,7 @@ const GPUS: u64 = 0x3_0200_0000;
 type HostResult<T> = std::result::Result<T, ferroflash::Error>;
 
 impl Subject for KernelSubject {
-    fn pose(&mut self, question: &Question) -> HostResult<()> {
+    fn pose(&mut self, question: &Question, secret: u64) -> HostResult<()> {
         self.sets.clear();
         let few_sms = question.few_sms && self.machine.simulated;
         if few_sms != self.opened.1 {
@@ -255,7 +263,8 @@ impl Subject for KernelSubject {
                 // Keys may lie in two places: what is right in one set is to be right in the other.
                 tensors.take_last_keys_apart()?;
             }
-            self.sets.push(if question.lse { tensors } else { tensors.without_lse() });
+            let tensors = if question.lse { tensors } else { tensors.without_lse() };
+            self.sets.push(tensors.with_bands(&bands(secret ^ set as u64))?);
         }
         Ok(())
     }
@@ -269,9 +278,11 @@ impl Subject for KernelSubject {
         inputs.seqlens_k.as_ref().map_or(Ok(()), |lengths| self.sets[set].write_lengths(lengths))
     }
 
-    fn fill(&mut self, set: usize, outputs: u8, workspace: Option<u8>) -> HostResult<()> {
-        self.sets[set].poison_outputs()?;
-        self.sets[set].fill_outputs(outputs)?;
+    fn fill(&mut self, set: usize, outputs: Before, workspace: Option<u8>) -> HostResult<()> {
+        let tensors = &self.sets[set];
+        tensors.poison_outputs()?;
+        let (o, lse) = outputs.fill(tensors.output_lens());
+        tensors.write_outputs(&o, &lse)?;
         workspace.map_or(Ok(()), |byte| self.sets[set].poison_workspace(byte))
     }
 
@@ -289,6 +300,7 @@ impl Subject for KernelSubject {
     }
 
     fn inputs(&mut self, set: usize) -> HostResult<[Vec<u16>; 3]> {
+        self.sets[set].check_inputs()?;
         self.sets[set].inputs()
     }
 
@@ -300,6 +312,10 @@ impl Subject for KernelSubject {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exam::{Exam, Fault};
+    use check::kernel_folder::KernelFolder;
+    use ferroflash::module::kernels_of_table;
+    use kernels_gpu::params::ForwardParams;
 
     #[test]
     fn a_kernel_on_the_simulator_has_the_shared_memory_of_a_device_that_runs_it() {
@@ -314,5 +330,49 @@ mod tests {
             (limit(Isa::Mma, Some(150 << 10)), limit(Isa::Wgmma, Some(150 << 10))),
             (99 << 10, 150 << 10)
         );
+    }
+
+    /// What an exam of one small question finds of a kernel with this body, where %rd1 is where an input begins.
+    fn found(at: usize, body: &str) -> Option<Fault> {
+        let (kernels, _) = kernels_of_table();
+        let kernel = kernels.iter().find(|kernel| kernel.row.isa == Isa::Mma).expect("a kernel");
+        let (entry, home) = (&kernel.entry, tempfile::tempdir().expect("a folder"));
+        let mut folder = KernelFolder::new(home.path(), "by hand").expect("a folder");
+        let bytes = size_of::<ForwardParams>();
+        let text = format!(
+            ".version 7.4\n.target sm_80\n.address_size 64\n.visible .entry {entry}(\n\t.param .align 8 .b8 {entry}_param_0[{bytes}]\n)\n{{\n\
+             .reg .pred %p<2>;\n.reg .b32 %r<2>;\n.reg .b64 %rd<3>;\nld.param.b64 %rd1, [{entry}_param_0+{at}];\n\
+             mov.u32 %r1, %tid.x;\nsetp.ne.b32 %p1, %r1, 0;\n@%p1 bra $end;\n{body}\n$end:\nret;\n}}\n"
+        );
+        folder.family("sm_80", &text).expect("written");
+        folder.kernel(Kernel { resources: Default::default(), ..Kernel::clone(kernel) });
+        folder.finish().expect("written");
+        let library = Arc::new(Library::open(home.path()).expect("a folder of kernels"));
+        let kernel = find_in(&library, entry).expect("there");
+        let mut subject =
+            KernelSubject::open(&library, &kernel, &Machine::simulator()).expect("the simulator");
+        let shape = crate::problem_spec::Shape([1, 1, 1, 3, 5, kernel.row.head_dim]);
+        let spec = crate::problem_spec::ProblemSpec {
+            shape,
+            dtype: kernel.row.dtype,
+            mask: crate::problem_spec::Mask::Full,
+        };
+        let exam =
+            Exam { seed: 1, real: None, accumulation: kernel.row.acc, error_share: 1.0, oracles: None };
+        let question = Question::measured(spec, &[]);
+        let outcome =
+            exam.run(&mut subject, [(0, &question)].into_iter()).expect("the simulator does not fail");
+        outcome.err().map(|refusal| refusal.fault)
+    }
+
+    #[test]
+    fn what_is_written_beside_the_inputs_or_to_them_is_found() {
+        let k = std::mem::offset_of!(ForwardParams, k);
+        assert_eq!(found(k, ""), Some(Fault::NotWritten));
+        for beside in ["-256", "-2", "320", "1000"] {
+            let store = format!("st.global.b16 [%rd1+{beside}], 4660;");
+            assert_eq!(found(k, &store), Some(Fault::OutOfBounds), "{beside}");
+        }
+        assert_eq!(found(k, "st.global.b16 [%rd1+2], 4660;"), Some(Fault::InputsChanged));
     }
 }

@@ -1,6 +1,6 @@
 //! The thing that is examined: something that claims to compute attention, with its tensors and the streams it works on.
 
-use crate::exam::Question;
+use crate::exam::{Before, Question};
 use crate::inputs::Inputs;
 use ferroflash::Error;
 use ferroflash::attention::Output;
@@ -10,11 +10,12 @@ use ferroflash::attention::Output;
 /// The examiner writes inputs, fills the outputs, launches, and reads the outputs as they are when the event behind the
 /// launch is reached. What a candidate does outside of that is a fault with a name.
 pub trait Subject {
-    /// Allocates the tensors of a question's problem, at least two sets of them, which keep their addresses until the next call.
+    /// Allocates the tensors of a question's problem, at least two sets of them, which keep their addresses until the next call; what lies
+    /// around them is drawn from `secret`.
     ///
     /// # Errors
     /// What allocating reports.
-    fn pose(&mut self, question: &Question) -> Result<(), Error>;
+    fn pose(&mut self, question: &Question, secret: u64) -> Result<(), Error>;
 
     /// Loads the candidate anew, on a device that has seen no launch of it; what was posed is gone.
     ///
@@ -28,11 +29,11 @@ pub trait Subject {
     /// What the device reports.
     fn write_inputs(&mut self, set: usize, inputs: &Inputs) -> Result<(), Error>;
 
-    /// Fills a set's O and LSE with a byte, and its workspace but for the counters with another, where there is one; the bands around them are NaN.
+    /// Fills a set's O and LSE, and its workspace but for the counters with a byte, where there is one.
     ///
     /// # Errors
     /// What the device reports.
-    fn fill(&mut self, set: usize, outputs: u8, workspace: Option<u8>) -> Result<(), Error>;
+    fn fill(&mut self, set: usize, outputs: Before, workspace: Option<u8>) -> Result<(), Error>;
 
     /// Launches on one set and records the event behind the launch; then waits for the event and for nothing else.
     ///
@@ -55,7 +56,7 @@ pub trait Subject {
     /// Q, K and V of a set as they are now.
     ///
     /// # Errors
-    /// What the device reports.
+    /// [`Error::GuardBand`] where something around them was written, or lengths and operands changed; what the device reports.
     fn inputs(&mut self, set: usize) -> Result<[Vec<u16>; 3], Error>;
 
     /// O and LSE of a set as they are now.

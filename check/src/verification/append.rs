@@ -1,7 +1,7 @@
 //! Appending to caches, drawn at random: contiguous and paged caches of any strides, rotations, slots, sequences without new tokens, and
 //! places that the cache does not have. Every tensor that is written is NaN before, and lies between guard bands.
 
-use super::guarded_run::Guarded;
+use super::guarded::Guarded;
 use crate::random_input::Random;
 use crate::reference::{AppendInputs, Appended, Expected, appended};
 use crate::workload::starts;

@@ -1,6 +1,6 @@
 //! Backward passes that kernels are verified on: drawn at random, or of a problem of the caller's.
 
-use super::guarded_run::Guarded;
+use super::guarded::Guarded;
 use super::ragged::{Lengths, draw_problem};
 use crate::random_input::{self, InputKind, Random};
 use crate::reference::{GradientsOf, gradient_start, gradients, plain_gradients, reference_of};

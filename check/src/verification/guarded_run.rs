@@ -5,9 +5,10 @@
 
 use crate::random_input::{copy_from_row, poison_before, poison_rows};
 use crate::reference::row_start;
+use crate::verification::guarded::{Bands, Guarded};
 use crate::verification::{KernelRun, RunKernel, ragged_wants_lse};
 use ferroflash::attention::{Attention, DeviceTensors, HostOperand, HostTensors, Output};
-use ferroflash::device::{Buffer, Device, Element, StreamHandle};
+use ferroflash::device::{Device, StreamHandle};
 use ferroflash::error::Error;
 use ferroflash::plan::{OwnTensors, Plan};
 use ferroflash::problem::{Operand, TensorRole};
@@ -15,10 +16,6 @@ use ferroflash::workspace::Workspace;
 use kernels_gpu::row::Schedule;
 use std::sync::Arc;
 
-/// Bytes of a band: a whole block of 128 rows at head_dim 256.
-const BAND_BYTES: usize = 128 * 256 * 2;
-/// Every 16-bit and 32-bit float made of this byte is NaN, and none is the NaN that arithmetic gives.
-const BAND_BYTE: u8 = 0xff;
 /// The alignment that tensors of a caller need have.
 const ALIGNMENT: usize = 16;
 
@@ -41,7 +38,8 @@ impl RunKernel for Attention {
         }
         tensors.write_operands(&run.tensors)?;
         tensors.launch(self)?;
-        tensors.output()
+        let output = tensors.output()?;
+        tensors.check_inputs().map(|()| output)
     }
 }
 
@@ -214,25 +212,60 @@ impl GuardedTensors {
         Ok(())
     }
 
-    /// Makes O, LSE and their bands NaN again.
+    /// The same with other bands around every tensor: who reads them to learn whether it is watched finds nothing that is always there.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn with_bands(mut self, bands: &Arc<Bands>) -> Result<GuardedTensors, Error> {
+        let own = self.own.iter_mut().flat_map(|(own, count)| own.iter_mut().chain([count]));
+        let operands = self.operands.iter_mut().map(|(_, operand)| operand);
+        let optional =
+            [self.seqlens_k.as_mut(), self.lse.as_mut(), self.workspace.as_mut().map(|(memory, _)| memory)];
+        let all = self.inputs.iter_mut().chain([&mut self.o]).chain(own).chain(operands);
+        all.chain(optional.into_iter().flatten()).try_for_each(|guarded| guarded.set_bands(bands))?;
+        Ok(self)
+    }
+
+    /// Makes O and LSE NaN again, and their bands what they were.
     ///
     /// # Errors
     /// What the driver reports.
     pub fn poison_outputs(&self) -> Result<(), Error> {
-        self.o.buffer.fill(BAND_BYTE)?;
-        self.lse.as_ref().map_or(Ok(()), |lse| lse.buffer.fill(BAND_BYTE))
+        self.o.poison()?;
+        self.lse.as_ref().map_or(Ok(()), Guarded::poison)
     }
 
-    /// Fills O and LSE with a byte, and nothing around them: whatever stands there, a launch replaces.
+    /// Writes bits to O and LSE before a launch, and nothing around them: whatever stands there, a launch replaces.
     ///
     /// # Errors
-    /// What the driver reports.
-    pub fn fill_outputs(&self, byte: u8) -> Result<(), Error> {
-        let fill = |guarded: &Guarded, element_bytes| {
-            guarded.buffer.write(guarded.before, &vec![byte; guarded.elements * element_bytes])
-        };
-        fill(&self.o, size_of::<u16>())?;
-        self.lse.as_ref().map_or(Ok(()), |lse| fill(lse, size_of::<f32>()))
+    /// [`Error::WrongLength`]; what the driver reports.
+    pub fn write_outputs(&self, o: &[u16], lse: &[u32]) -> Result<(), Error> {
+        self.o.write("O", o)?;
+        self.lse.as_ref().map_or(Ok(()), |guarded| guarded.write("LSE", lse))
+    }
+
+    /// Elements of O, and of LSE where it is wanted.
+    pub fn output_lens(&self) -> [usize; 2] {
+        [self.o.elements(), self.lse.as_ref().map_or(0, Guarded::elements)]
+    }
+
+    /// Whether Q, K, V, lengths and operands, and what lies around them, are as they were before the launches.
+    ///
+    /// # Errors
+    /// [`Error::GuardBand`] where they are not; what the driver reports.
+    pub fn check_inputs(&self) -> Result<(), Error> {
+        let entry = self.plan.kernel().entry.as_str();
+        let qkv = self.inputs.iter().zip(TensorRole::ALL).map(|(guarded, role)| (role.name(), guarded));
+        let own = self
+            .own
+            .iter()
+            .flat_map(|([k, v], count)| [("K", k), ("V", v), ("the heads that have arrived", count)]);
+        let lengths = self.seqlens_k.iter().map(|guarded| ("the lengths of the sequences", guarded));
+        let operands = self.operands.iter().map(|(operand, guarded)| (operand.name(), guarded));
+        qkv.chain(own)
+            .chain(lengths)
+            .chain(operands)
+            .try_for_each(|(name, guarded)| guarded.check(entry, name))
     }
 
     /// Fills the workspace behind its counters with a byte: nothing in it may outlive a launch.
@@ -242,7 +275,7 @@ impl GuardedTensors {
     pub fn poison_workspace(&self, byte: u8) -> Result<(), Error> {
         let Some((memory, workspace)) = &self.workspace else { return Ok(()) };
         let counters = workspace.counter_bytes() as usize;
-        memory.buffer.write(memory.at::<u8>() + counters, &vec![byte; memory.elements - counters])
+        memory.write_at(counters, &vec![byte; memory.elements() - counters])
     }
 
     /// Starts the plan on these tensors, on the default stream; what reads them waits.
@@ -289,10 +322,7 @@ impl GuardedTensors {
     /// What the driver reports, also of launches before.
     pub fn inputs(&self) -> Result<[Vec<u16>; 3], Error> {
         let [q, k, v] = &self.inputs;
-        let read = |guarded: &Guarded| {
-            let mut elements = vec![0; guarded.elements];
-            guarded.buffer.read(guarded.at::<u16>(), &mut elements).map(|()| elements)
-        };
+        let read = |guarded: &Guarded| guarded.elements_now(0_u16);
         let mut inputs = [read(q)?, read(k)?, read(v)?];
         let Some((own, _)) = &self.own else { return Ok(inputs) };
         let (problem, first) = (self.plan.problem(), self.plan.first_own_key());
@@ -318,83 +348,5 @@ impl GuardedTensors {
             }
         }
         Ok(output)
-    }
-}
-
-/// A tensor between two bands.
-pub(super) struct Guarded {
-    buffer: Buffer<dyn Device>,
-    /// Bytes of the buffer before it.
-    before: usize,
-    elements: usize,
-}
-
-impl Guarded {
-    pub(super) fn new<T: Element>(device: &Arc<dyn Device>, elements: usize) -> Result<Guarded, Error> {
-        Guarded::behind::<T>(device, elements, 0)
-    }
-
-    /// A tensor that begins so many bytes behind an aligned address.
-    fn behind<T: Element>(
-        device: &Arc<dyn Device>,
-        elements: usize,
-        offset: usize,
-    ) -> Result<Guarded, Error> {
-        let before = BAND_BYTES + offset;
-        let buffer = Buffer::new(device, (before + elements * size_of::<T>() + BAND_BYTES) as u64)?;
-        buffer.fill(BAND_BYTE)?;
-        Ok(Guarded { buffer, before, elements })
-    }
-
-    /// A tensor that holds these elements.
-    pub(super) fn of<T: Element>(device: &Arc<dyn Device>, elements: &[T]) -> Result<Guarded, Error> {
-        let guarded = Guarded::new::<T>(device, elements.len())?;
-        guarded.buffer.write(guarded.at::<T>(), elements)?;
-        Ok(guarded)
-    }
-
-    pub(super) fn write<T: Element>(&self, tensor: &'static str, elements: &[T]) -> Result<(), Error> {
-        let (expected, got) = (self.elements, elements.len());
-        if got != expected {
-            return Err(Error::WrongLength { tensor, expected, got });
-        }
-        self.buffer.write(self.at::<T>(), elements)
-    }
-
-    /// The tensor's first element, counted from the buffer's start.
-    fn at<T: Element>(&self) -> usize {
-        self.before / size_of::<T>()
-    }
-
-    pub(super) fn address(&self) -> u64 {
-        self.buffer.address() + self.before as u64
-    }
-
-    /// The tensor, once both bands are found whole.
-    pub(super) fn read<T: Element>(
-        &self,
-        entry: &str,
-        tensor: &'static str,
-        zero: T,
-    ) -> Result<Vec<T>, Error> {
-        let mut band = vec![0_u8; self.before];
-        let broken = |side, distance: usize| Error::GuardBand {
-            entry: entry.to_owned(),
-            tensor,
-            distance: distance as u64,
-            side,
-        };
-        self.buffer.read(0, &mut band)?;
-        if let Some(at) = band.iter().rposition(|&byte| byte != BAND_BYTE) {
-            return Err(broken("before", self.before - at));
-        }
-        band.truncate(BAND_BYTES);
-        self.buffer.read(self.before + self.elements * size_of::<T>(), &mut band)?;
-        if let Some(at) = band.iter().position(|&byte| byte != BAND_BYTE) {
-            return Err(broken("after", at));
-        }
-        let mut elements = vec![zero; self.elements];
-        self.buffer.read(self.at::<T>(), &mut elements)?;
-        Ok(elements)
     }
 }

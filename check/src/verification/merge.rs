@@ -1,7 +1,7 @@
 //! Merging O and LSE of several calls, drawn at random, against the definition in float64: any number of states, types, layouts and
 //! widths, states without keys that hold NaN, sinks, rows that belong to no sequence.
 
-use super::guarded_run::Guarded;
+use super::guarded::Guarded;
 use crate::random_input::Random;
 use ferroflash::error::Error;
 use ferroflash::merge::{MergeStates, MergeTensors};

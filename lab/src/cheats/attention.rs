@@ -175,13 +175,19 @@ pub(super) fn wrong(right: &Oracle, mistake: Option<Wrong>) -> Output {
             scaled(widen(Dtype::Bf16, narrow(Dtype::Bf16, problem.scale().into())) as f32)
         }
         Some(Wrong::OwnScale) => scaled(1.0 / (problem.sizes().head_dim as f32).sqrt()),
-        Some(Wrong::NanSwallowed | Wrong::NanSwallowedIn(_) | Wrong::InfinityClamped) => {
+        Some(
+            Wrong::NanSwallowed
+            | Wrong::NanSwallowedIn(_)
+            | Wrong::NegativeNanSwallowed
+            | Wrong::InfinityClamped,
+        ) => {
             let each = |role: TensorRole, tensor: &[u16]| {
                 changed(tensor, &|value: f64| match mistake {
                     _ if value.is_finite() => value,
                     Some(Wrong::InfinityClamped) if value.is_infinite() => value.signum() * 65504.0,
                     Some(Wrong::NanSwallowed) => 0.0,
                     Some(Wrong::NanSwallowedIn(swallows)) if swallows == role => 0.0,
+                    Some(Wrong::NegativeNanSwallowed) if value.is_nan() && value.is_sign_negative() => 0.0,
                     _ => value,
                 })
             };

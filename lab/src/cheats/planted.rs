@@ -60,6 +60,8 @@ pub enum Wrong {
     NanSwallowed,
     /// Those of one input do.
     NanSwallowedIn(TensorRole),
+    /// The usual NaN with a sign is.
+    NegativeNanSwallowed,
     /// Infinities of the inputs become the largest number.
     InfinityClamped,
     /// A row with NaN gives it to all of its block of 16.
@@ -78,6 +80,8 @@ pub enum Wrong {
     NoMaximum,
     /// O is written only where NaN stands.
     OverNan,
+    /// O is written only where one of two bytes stands everywhere, by which a kernel may think that it is examined.
+    OverKnownBytes,
     /// What the call before computed.
     LastCall,
     /// Computed once for each address.
@@ -197,7 +201,7 @@ const fn both(one: &'static When, other: &'static When) -> When {
 pub(super) const RIGHT: Planted = planted(When::Always, Wrong::Factor(1.0), Fault::WrongFactor);
 
 /// Every cheat: outside the shapes that are counted, outside the inputs that are timed, in state, and in time.
-pub const PLANTED: [Planted; 200] = [
+pub const PLANTED: [Planted; 202] = [
     planted(When::Always, Wrong::Constant(0.0), Fault::Zeros),
     planted(When::Always, Wrong::Constant(0.125), Fault::Constant),
     planted(When::Always, Wrong::LastRow, Fault::NotWritten),
@@ -220,6 +224,8 @@ pub const PLANTED: [Planted; 200] = [
     planted(When::Always, Wrong::NoMaximum, Fault::WrongNan),
     planted(When::Always, Wrong::MaximumFrom(0.0), Fault::WrongNan),
     planted(When::Always, Wrong::OverNan, Fault::State),
+    planted(When::Always, Wrong::OverKnownBytes, Fault::NotWritten).or(Fault::State),
+    planted(When::Always, Wrong::NegativeNanSwallowed, Fault::WrongNan),
     planted(When::KeysModulo(64, 0), Wrong::Keys(Keys::ButLast), Fault::DroppedTail),
     planted(When::Ragged, Wrong::Keys(Keys::WholeBlocks), Fault::DroppedTail),
     planted(When::Strided, Wrong::Keys(Keys::Odd), Fault::HalfTheKeys),
@@ -426,7 +432,7 @@ pub const PLANTED: [Planted; 200] = [
     planted(When::Lengths, Wrong::InfinityClamped, Fault::WrongNan),
     planted(When::KeysFrom(2048), Wrong::NanSwallowedIn(TensorRole::V), Fault::WrongNan),
     planted(When::GroupFrom(5), Wrong::InfinityForNan, Fault::WrongNan),
-    planted(When::OneQuery, Wrong::NanSwallowed, Fault::WrongNan),
+    planted(When::OneQuery, Wrong::NanSwallowed, Fault::WrongNan).or(Fault::WrongLse),
     planted(When::Always, Wrong::InfinityOver(50_000.0), Fault::WrongNan),
     planted(When::Causal, Wrong::ZeroForNan, Fault::WrongNan),
 ];

@@ -1,7 +1,7 @@
 //! A stand-in for a device: memory of the host, two streams and an event, work in the order that a GPU would do it.
 
 use crate::cheats::Candidate;
-use crate::exam::{Oracles, POISON, Question};
+use crate::exam::{Before, Oracles, POISON, Question};
 use crate::inputs::Inputs;
 use crate::subject::{SETS, Subject};
 use ferroflash::attention::Output;
@@ -46,9 +46,14 @@ impl Tensors {
         &mut self.guarded_o[BAND..end]
     }
 
-    /// Elements of O that are as before all launches.
+    /// Whether O is NaN everywhere, as before the first launch.
     pub(super) fn is_untouched(&self) -> bool {
-        self.guarded_o.iter().all(|&bits| bits == POISON)
+        self.guarded_o.iter().all(|&bits| bits & 0x7fff > 0x7c00)
+    }
+
+    /// Whether O's first element is one of two that a kernel may take for a sign of an examination.
+    pub(super) fn is_of_known_bytes(&self) -> bool {
+        matches!(self.guarded_o[BAND], 0xffff | 0x3b3b)
     }
 
     /// The first element of the band behind O.
@@ -118,7 +123,7 @@ impl StandIn {
 }
 
 impl Subject for StandIn {
-    fn pose(&mut self, question: &Question) -> Result<(), Error> {
+    fn pose(&mut self, question: &Question, _secret: u64) -> Result<(), Error> {
         let problem = question.problem()?;
         self.sets = (0..SETS).map(|_| Tensors::new(&problem, question.lse)).collect();
         self.posed = Some((question.clone(), problem));
@@ -135,13 +140,14 @@ impl Subject for StandIn {
         Ok(())
     }
 
-    fn fill(&mut self, set: usize, outputs: u8, workspace: Option<u8>) -> Result<(), Error> {
+    fn fill(&mut self, set: usize, outputs: Before, workspace: Option<u8>) -> Result<(), Error> {
         let tensors = &mut self.sets[set];
         tensors.guarded_o.fill(POISON);
-        tensors.o_mut().fill(u16::from_ne_bytes([outputs; 2]));
+        let (o, lse) = outputs.fill([tensors.o_mut().len(), tensors.lse.as_ref().map_or(0, Vec::len)]);
+        tensors.o_mut().copy_from_slice(&o);
         workspace.into_iter().for_each(|byte| tensors.workspace[1..].fill(byte));
-        if let Some(lse) = &mut tensors.lse {
-            lse.fill(f32::from_ne_bytes([outputs; 4]));
+        if let Some(own) = &mut tensors.lse {
+            own.iter_mut().zip(lse).for_each(|(own, bits)| *own = f32::from_bits(bits));
         }
         Ok(())
     }

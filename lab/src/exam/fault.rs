@@ -80,6 +80,8 @@ impl Fault {
         use ferroflash::Error::{CounterNotZero, Cuda, GuardBand, PtxRejected, Simulation};
         match error {
             Simulation { reason, .. } => Some(Fault::of_simulation(reason)),
+            // What lies between the bands, and no launch may write.
+            GuardBand { side: "in", .. } => Some(Fault::InputsChanged),
             GuardBand { .. } => Some(Fault::OutOfBounds),
             CounterNotZero { .. } => Some(Fault::State),
             PtxRejected { .. } => Some(Fault::DoesNotCompile),

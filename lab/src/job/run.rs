@@ -117,7 +117,7 @@ fn second_opinion(job: &Job, against: &[String], library: &Arc<Library>) -> Resu
 fn launch(subject: &mut dyn Subject, problems: &[ProblemSpec], seed: u64) -> Result<Report> {
     for spec in problems {
         let question = Question::measured(*spec, &[]);
-        subject.pose(&question)?;
+        subject.pose(&question, seed)?;
         let inputs = Inputs { qkv: qkv(&spec.problem()?, InputKind::Random, seed), seqlens_k: None };
         subject.write_inputs(0, &inputs)?;
         subject.launch(0)?;
