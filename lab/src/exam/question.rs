@@ -536,7 +536,8 @@ mod tests {
                 any(&|question| (4097..=65_536).contains(&of(question)[3]));
                 any(&|question| (8193..=65_536).contains(&of(question)[4]));
                 any(&|question| of(question)[1] / of(question)[2] > 72 || !has_room);
-                any(&|question| of(question)[0] * of(question)[1] > 4096);
+                any(&|question| of(question)[0] * of(question)[2] > 4096);
+                any(&|question| of(question)[2] > 256);
                 let times =
                     |question: &Question| question.scale.unwrap_or(1.0) * (row.head_dim as f32).sqrt();
                 any(&|question| times(question) < 0.01);

@@ -27,12 +27,14 @@ const MOST: usize = 12;
 /// Up to here other questions ask on either side of a bound; not so at every number itself.
 const BOUNDS_ASKED: i64 = 256;
 /// More CTAs than these, and up to these, are asked about where the code has such a number; of the largest so many.
-const CTAS_ASKED: std::ops::Range<i64> = 4096..40_000;
+const CTAS_ASKED: std::ops::Range<i64> = 1024..40_000;
 const MOST_CTAS: usize = 2;
 /// The largest size asked about.
-const SIZE_MAX: i64 = 70_000;
+const SIZE_MAX: i64 = 200_000;
 /// The most heads and batch entries that are asked about.
-const HEADS_MAX: u32 = 512;
+const HEADS_MAX: u32 = 4096;
+/// Up to here as many queries as keys are asked about.
+const BOTH_MAX: u32 = 4096;
 /// Operations whose result follows from their operands alone.
 const PURE: [&str; 30] = [
     "abs", "add", "and", "bfe", "bfi", "clz", "cvt", "cvta", "div", "fma", "ld.param", "lop3", "mad", "max",
@@ -50,6 +52,15 @@ impl Literals {
             match words.next() {
                 Some("shr" | "and") => {
                     code.bits(op, from).for_each(|bit| found.add(Literal::Integer(bit), true));
+                    // More CTAs than a mask leaves numbers for.
+                    let is_of_cta = op.starts_with("and") && from.iter().any(|it| code.of_cta.contains(it));
+                    let masks = from.iter().filter_map(|it| code.literal(it)).filter(|_| is_of_cta);
+                    found.ctas.extend(masks.filter_map(|mask| match mask {
+                        Literal::Integer(mask) => {
+                            Some(mask).filter(|mask| CTAS_ASKED.contains(mask)).map(|mask| mask as u32)
+                        }
+                        Literal::Float(_) => None,
+                    }));
                     continue;
                 }
                 Some("setp" | "set" | "min" | "max") => {}
@@ -166,9 +177,12 @@ pub(super) fn at(row: &Row, literals: &Literals, random: &mut Rng) -> Vec<Questi
     }
     for ctas in literals.ctas.iter().rev().take(MOST_CTAS) {
         // One more than the number, and the CTA of that number.
-        let (heads, keys) = (128, log_uniform(random, 1, 8));
-        let sizes = [(ctas + 2).div_ceil(heads), heads, heads, 1, keys];
-        asked.push(Sides::draw(random).question(row, sizes, 1, random));
+        let heads = 128;
+        // Of one block of keys, and of more.
+        for keys in [log_uniform(random, 1, 8), random.u32(65..=130)] {
+            let sizes = [(ctas + 2).div_ceil(heads), heads, heads, 1, keys];
+            asked.push(Sides::draw(random).question(row, sizes, 1, random));
+        }
     }
     asked.extend(at_merging(row, &literals.merging, random));
     asked.retain(|question| question.has_room(row));
@@ -228,6 +242,9 @@ fn of_size(row: &Row, size: u32, sides: Sides, random: &mut Rng) -> Vec<Question
         if size.is_multiple_of(2) {
             all.push([2, size / 2, 1, queries, keys]);
         }
+    }
+    if (1100..=BOTH_MAX).contains(&size) {
+        all.push([1, 1, 1, size, size]);
     }
     if size <= 128 {
         let within = |block: u32, random: &mut Rng| size * block - random.u32(0..block);
@@ -486,6 +503,7 @@ mod tests {
     fn numbers_that_ctas_are_compared_with_are_asked_about_by_as_many_ctas() {
         for (body, most) in [
             ("mov.u32 %r3, %nctaid.x;\nsetp.gt.u32 %p1, %r3, 6000;", 6000),
+            ("mov.u32 %r3, %ctaid.x;\nand.b32 %r3, %r3, 8191;", 8191),
             ("mov.u32 %r3, %ctaid.x;\nadd.s32 %r4, %r3, -4500;\nsetp.lt.u32 %p1, %r4, 3;", 4503),
         ] {
             let literals = Literals::of_ptx(body);
@@ -495,6 +513,11 @@ mod tests {
             assert!(most_heads.is_some_and(|heads| heads > most), "{body}: {most_heads:?}");
             assert!(literals.integers.is_empty(), "{body}");
         }
+        // Any number of these has more than one block of keys too.
+        let literals = Literals::of_ptx("mov.u32 %r3, %nctaid.x;\nsetp.gt.u32 %p1, %r3, 1500;");
+        let asked = at(&VARIANTS[0].row, &literals, &mut Rng::with_seed(1));
+        let shapes = || asked.iter().map(|question| question.spec.shape.0);
+        assert!(shapes().any(|[batch, heads, .., keys, _]| batch * heads > 1500 && keys > 64));
         assert_eq!(
             Literals::of_ptx("mov.u32 %r3, %ctaid.x;\nsetp.gt.u32 %p1, %r3, 60;"),
             Literals::default()
@@ -518,6 +541,14 @@ mod tests {
         any(&|[_, _, _, _, keys, _]| keys == 48);
         any(&|[_, _, _, queries, ..]| queries.div_ceil(row.block_m) == 48);
         any(&|[_, _, _, _, keys, _]| keys.div_ceil(row.block_n) == 48);
+        let of = |size: u32| {
+            at(&row, &Literals::of_size(size), &mut Rng::with_seed(1)).into_iter().map(|it| it.spec.shape.0)
+        };
+        assert!(
+            of(600).any(|[batch, ..]| batch == 600) && of(600).any(|[_, _, heads_kv, ..]| heads_kv == 600)
+        );
+        assert!(of(3001).any(|[.., queries, keys, _]| (queries, keys) == (3001, 3001)));
+        assert!(of(100_001).any(|[.., keys, _]| keys == 100_001));
         let strides = Literals::of_size(777 * row.head_dim);
         let asked = at(&row, &strides, &mut Rng::with_seed(1));
         assert!(asked.iter().any(|question| question.spec.shape.0[4] == 777));
