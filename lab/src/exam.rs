@@ -5,6 +5,7 @@ mod diagnosis;
 mod explanations;
 mod fault;
 mod lse;
+mod observe;
 mod oracles;
 pub mod question;
 
@@ -22,6 +23,7 @@ use ferroflash::attention::Output;
 use ferroflash::module::sha256_hex;
 use ferroflash::{Error, Problem, TensorRole};
 use kernels_gpu::row::Accumulation;
+use observe::observe;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -490,31 +492,4 @@ fn bits(output: &Output) -> String {
     let lse = output.lse.iter().flatten().flat_map(|lse| lse.to_bits().to_le_bytes());
     let bytes: Vec<u8> = output.o.iter().flat_map(|o| o.to_le_bytes()).chain(lse).collect();
     sha256_hex(&bytes)
-}
-
-/// One launch of a subject, and what it does besides writing its output by the event.
-fn observe(
-    subject: &mut dyn Subject,
-    set: usize,
-    inputs: &Inputs,
-    (outputs, workspace): (Before, Option<u8>),
-) -> Result<(Option<Fault>, Output), Error> {
-    subject.write_inputs(set, inputs)?;
-    subject.fill(set, outputs, workspace)?;
-    subject.launch(set)?;
-    let at_event = subject.output(set)?;
-    subject.drain_stream()?;
-    let after_stream = subject.output(set)?;
-    subject.drain_device()?;
-    let after_device = subject.output(set)?;
-    let fault = if !same_bits(&at_event, &after_stream) {
-        Some(Fault::LateWrite)
-    } else if !same_bits(&after_stream, &after_device) {
-        Some(Fault::OtherStream)
-    } else if subject.inputs(set)? != inputs.qkv {
-        Some(Fault::InputsChanged)
-    } else {
-        None
-    };
-    Ok((fault, at_event))
 }

@@ -73,7 +73,7 @@ fn nan(dtype: Dtype, random: &mut fastrand::Rng) -> u16 {
         Dtype::F16 => (0x7c00, 0x200, 0x3ff),
         Dtype::Bf16 => (0x7f80, 0x40, 0x7f),
     };
-    let payload = [quiet, 1, most, random.u16(1..=most)][random.usize(0..4)];
+    let payload = [quiet, quiet, [1, most][random.usize(0..2)], random.u16(1..=most)][random.usize(0..4)];
     u16::from(random.bool()) << 15 | infinity | payload
 }
 

@@ -184,7 +184,7 @@ impl Question {
 
     /// Whether splits are merged by a kernel of their own, or by the last CTA of a tile: neither goes with some numbers of splits alone.
     fn is_merged_by_a_kernel(&self) -> bool {
-        self.splits.is_some_and(|splits| (splits + self.spec.shape.0[4]) % 2 == 0)
+        self.splits.is_some_and(|splits| (splits + self.spec.shape.0[4]).is_multiple_of(2))
     }
 
     /// Rows of all splits that a kernel of its own merges, where there is one.
