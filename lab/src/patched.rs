@@ -149,7 +149,7 @@ pub(crate) fn copy_folder(from: &Path, to: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proposer::worktree::tests::repository;
+    use crate::proposer::worktree::repository;
 
     const FILE: &str = "kernels-gpu/src/a.rs";
 

@@ -338,27 +338,28 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).trim().to_owned()
 }
 
+/// For tests: a repository with a device crate of one file.
 #[cfg(test)]
-pub(crate) mod tests {
+pub(crate) fn repository() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = |arguments: &[&str]| {
+        checked("test", git(folder.path(), arguments, None).expect("git")).expect("done");
+    };
+    run(&["init", "--quiet"]);
+    std::fs::create_dir_all(folder.path().join("kernels-gpu/src/tile")).expect("folders");
+    std::fs::write(folder.path().join("kernels-gpu/src/a.rs"), "a\n").expect("written");
+    std::fs::write(folder.path().join(".gitignore"), "*.secret.rs\n").expect("written");
+    run(&["add", "."]);
+    run(&["-c", "user.name=t", "-c", "user.email=t@t", "commit", "--quiet", "-m", "first"]);
+    folder
+}
+
+#[cfg(test)]
+mod tests {
     use super::*;
 
     fn replacing(path: &str) -> String {
         format!("diff --git a/{path} b/{path}\n--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-a\n+b\n")
-    }
-
-    /// A repository with a device crate of one file.
-    pub(crate) fn repository() -> tempfile::TempDir {
-        let folder = tempfile::tempdir().expect("a folder");
-        let run = |arguments: &[&str]| {
-            checked("test", git(folder.path(), arguments, None).expect("git")).expect("done");
-        };
-        run(&["init", "--quiet"]);
-        std::fs::create_dir_all(folder.path().join("kernels-gpu/src/tile")).expect("folders");
-        std::fs::write(folder.path().join("kernels-gpu/src/a.rs"), "a\n").expect("written");
-        std::fs::write(folder.path().join(".gitignore"), "*.secret.rs\n").expect("written");
-        run(&["add", "."]);
-        run(&["-c", "user.name=t", "-c", "user.email=t@t", "commit", "--quiet", "-m", "first"]);
-        folder
     }
 
     fn listed(repository: &Path) -> usize {
