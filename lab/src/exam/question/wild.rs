@@ -17,7 +17,7 @@ const MOST: usize = 48;
 /// Questions that have to reach a piece of code.
 const ENOUGH: usize = 4;
 /// Tiles of 64 queries and 64 keys that one may have.
-const TILES: u32 = 2000;
+const TILES: u32 = 1600;
 /// Rows of splits that a kernel of its own may merge.
 const MERGED: u64 = 15_000;
 /// The largest number of queries or keys.
