@@ -53,7 +53,7 @@ impl Before {
         }
     }
 
-    /// An output with [`POISON`] wherever it still is what it was before; of numbers, which a launch may compute by chance, where eight elements in a row of O
+    /// An output with the NaN of all ones wherever it still is what it was before; of numbers, which a launch may compute by chance, where eight elements in a row of O
     /// are, or two of LSE. Zeros stay: a launch may have written them.
     pub fn marked(self, mut output: Output) -> Output {
         let lse_len = output.lse.as_ref().map_or(0, Vec::len);
