@@ -404,7 +404,7 @@ impl Paper<'_> {
         WORKSPACE_BYTES[self.launches % WORKSPACE_BYTES.len()]
     }
 
-    /// What stands in O before the next launch is drawn from it.
+    /// The generator from which the contents of O and LSE before the next launch are drawn.
     fn random(&self) -> fastrand::Rng {
         fastrand::Rng::with_seed(self.seed ^ (self.launches as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }

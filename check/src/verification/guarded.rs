@@ -45,7 +45,7 @@ impl Guarded {
         Guarded::behind::<T>(device, elements, 0)
     }
 
-    /// A tensor that begins so many bytes behind an aligned address.
+    /// A tensor whose first element lies `offset` bytes behind an aligned address.
     pub(super) fn behind<T: Element>(
         device: &Arc<dyn Device>,
         elements: usize,

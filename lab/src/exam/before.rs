@@ -1,5 +1,5 @@
-//! What stands in O, LSE and around all tensors before a launch: drawn from the secret, so that a kernel which reads it cannot know by it whether it is
-//! examined.
+//! The contents of O, LSE and the bands around all tensors before a launch: drawn from the secret, so that a kernel cannot learn from them that the lab
+//! examines it.
 
 use super::POISON;
 use fastrand::Rng;
@@ -24,7 +24,7 @@ impl Before {
         if random.bool() { Before::Poison } else { Before::Nan(random.u64(..)) }
     }
 
-    /// No NaN: whoever reads what stands there gives something else.
+    /// Numbers or zeros: a kernel that reads O before it writes it computes another output.
     pub fn any_numbers(random: &mut Rng) -> Before {
         if random.u8(0..4) == 0 { Before::Zeros } else { Before::Numbers(random.u64(..)) }
     }

@@ -190,7 +190,7 @@ struct Within {
     is_attribute: bool,
     is_macro: bool,
     is_condition: bool,
-    /// Whether what stands here is compiled for tests alone.
+    /// Whether it is within an item that is compiled for tests alone.
     is_of_tests: bool,
     /// Whether it is part of an item, such as a function's body, and no item of a module.
     is_body: bool,
