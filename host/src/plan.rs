@@ -32,6 +32,7 @@ use crate::error::Error;
 use crate::problem::{Operand, Problem, TensorRole};
 use candidate::Candidate;
 use kernels_gpu::divisor::Divisor;
+use kernels_gpu::geometry;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::{CombineParams, ForwardParams, OWN_WAITS, PersistentParams, SplitParams, Strides};
 use kernels_gpu::row::{Accumulation, Isa, Schedule};
@@ -229,6 +230,8 @@ impl Plan {
         let grid = match row.schedule {
             Schedule::Grid | Schedule::Split => ctas as u32,
             Schedule::Ragged if row.isa == Isa::Mma || splitting.splits > 1 => ctas as u32,
+            // What one CTA draws the others of its cluster would not know.
+            Schedule::Ragged if geometry::cluster_ctas(row) > 1 => ctas as u32,
             Schedule::Persistent | Schedule::Ragged => (ctas as u32).min(resident),
         };
         let heads = entries * tile_heads;

@@ -53,9 +53,32 @@ pub const fn warp_rows_by_default(row: &Row) -> u32 {
     if share > 16 { share } else { 16 }
 }
 
-/// Warps along the query rows of a block.
+/// CTAs that share a block of query rows as a cluster: each takes as many of the rows, and copies its part of K and V for all of them. With
+/// [`Isa::Wgmma`], those of rows that are sliced: 64 rows of O are then half of all registers, and K and V of so few rows more than L2
+/// brings each CTA by itself.
+pub const fn cluster_ctas(row: &Row) -> u32 {
+    if is_sliced(row) && matches!(row.isa, Isa::Wgmma) { 2 } else { 1 }
+}
+
+/// Whether several CTAs, or clusters, may take a range of a tile's keys each.
+pub const fn splits_keys(row: &Row) -> bool {
+    row.schedule.splits() && cluster_ctas(row) == 1
+}
+
+/// Query rows of a block that a CTA works on.
+pub const fn cta_rows(row: &Row) -> u32 {
+    row.block_m / cluster_ctas(row)
+}
+
+/// Warpgroups that compute O of the same query rows and keys, a slice of the value vectors each: the first one the scores for all of them.
+/// As many parts as K is copied in.
+pub const fn value_groups(row: &Row) -> u32 {
+    if cluster_ctas(row) > 1 { row.head_dim / VALUE_WIDTH_MAX } else { 1 }
+}
+
+/// Warps along the query rows of a CTA.
 pub const fn warps_m(row: &Row) -> u32 {
-    row.block_m / row.warp_rows
+    cta_rows(row) / row.warp_rows
 }
 
 /// Warps along the keys of a block: the warps left over where `block_m` has too few rows for all.
@@ -63,7 +86,7 @@ pub const fn warps_m(row: &Row) -> u32 {
 pub const fn warps_n(row: &Row) -> u32 {
     match row.isa {
         Isa::Mma => row.warps / warps_m(row),
-        Isa::Wgmma => (row.warps - PRODUCER_WARPS) / warps_m(row),
+        Isa::Wgmma => (row.warps - PRODUCER_WARPS) / (warps_m(row) * value_groups(row)),
     }
 }
 
@@ -104,20 +127,22 @@ pub const fn widest_value(head_dim: u32) -> u32 {
     if head_dim == 192 { 128 } else { head_dim }
 }
 
-/// Elements of a value vector that a CTA works on. O of more would be more registers than a thread has: see [`is_sliced`].
+/// Elements of a value vector that a warp works on. O of more would be more registers than a thread has: see [`is_sliced`].
 pub const fn value_width(row: &Row) -> u32 {
     let width = widest_value(row.head_dim);
     if width > VALUE_WIDTH_MAX { VALUE_WIDTH_MAX } else { width }
 }
 
-/// Whether the elements of value vectors fall to several CTAs, each of which computes the scores for itself.
+/// Whether the elements of value vectors fall to several CTAs, each of which computes the scores for itself, or with [`Isa::Wgmma`] to
+/// several warpgroups of a CTA.
 pub const fn is_sliced(row: &Row) -> bool {
     row.head_dim > VALUE_WIDTH_MAX
 }
 
 /// Whether keys and values of these widths fit a row's tiles.
 pub const fn holds_widths(row: &Row, width_qk: u32, width_v: u32) -> bool {
-    width_qk <= row.head_dim && width_v <= widest_value(row.head_dim)
+    let has_all_slices = value_groups(row) == 1 || value_slices(row, width_v) == value_groups(row);
+    width_qk <= row.head_dim && width_v <= widest_value(row.head_dim) && has_all_slices
 }
 
 /// Whether a row's kernel computes plain attention with values as wide as its keys; what others compute is a ragged batch.
@@ -130,7 +155,7 @@ pub const fn problems_head_dim(row: &Row) -> u32 {
     if row.head_dim == 192 { 256 } else { row.head_dim }
 }
 
-/// CTAs among which the elements of value vectors of this width are divided evenly.
+/// CTAs, or with [`Isa::Wgmma`] warpgroups, among which the elements of value vectors of this width are divided evenly.
 pub const fn value_slices(row: &Row, width_v: u32) -> u32 {
     width_v.div_ceil(value_width(row))
 }
@@ -224,7 +249,23 @@ pub const fn tile_bytes(row: &Row, rows: u32) -> u32 {
     rows * row.head_dim * row.dtype.bytes()
 }
 
-/// Bytes of a block of values in shared memory.
+/// Bytes of a CTA's rows of Q in shared memory.
+pub const fn q_bytes(row: &Row) -> u32 {
+    tile_bytes(row, cta_rows(row))
+}
+
+/// Buffers for K, and for V: as many of each stage as K has parts.
+pub const fn kv_buffers(row: &Row) -> u32 {
+    row.stages * value_groups(row)
+}
+
+/// Bytes in which a warpgroup tells the next one P of a block, and what its rows of O are multiplied with: a lane's numbers next to each
+/// other.
+pub const fn weights_bytes(row: &Row) -> u32 {
+    if value_groups(row) > 1 { cta_rows(row) * row.block_n * row.dtype.bytes() + 128 * 16 } else { 0 }
+}
+
+/// Bytes of a block of a slice of the values in shared memory.
 pub const fn value_bytes(row: &Row) -> u32 {
     row.block_n * value_width(row) * row.dtype.bytes()
 }
@@ -247,10 +288,11 @@ pub const fn merge_bytes(row: &Row) -> u32 {
 
 /// Buffers for Q: where CTAs work on one tile after another, a second one for the next tile's, if there is room.
 pub const fn q_buffers(row: &Row) -> u32 {
-    let q = tile_bytes(row, row.block_m);
+    let q = q_bytes(row);
     let has_several_tiles = match (row.isa, row.schedule, row.score) {
         // Addresses of the bias of two tiles at a time spill.
         (Isa::Wgmma, Schedule::Ragged, ScoreKind::Bias) => false,
+        _ if cluster_ctas(row) > 1 => false,
         (Isa::Wgmma, Schedule::Persistent | Schedule::Ragged, _) => true,
         _ => false,
     };
@@ -259,13 +301,16 @@ pub const fn q_buffers(row: &Row) -> u32 {
 
 /// Bytes of all stages of K and V.
 const fn kv_bytes(row: &Row) -> u32 {
-    row.stages * (tile_bytes(row, row.block_n) + value_bytes(row))
+    row.stages * (tile_bytes(row, row.block_n) + value_groups(row) * value_bytes(row))
 }
+
+/// Buffers for what a warpgroup tells the next one of a block.
+pub const WEIGHTS_BUFFERS: u32 = 2;
 
 /// Offset in shared memory behind Q and `stages` × (K, V), or behind the merge buffer that overlays them. There a CTA of
 /// [`Schedule::Persistent`] keeps the indices of its tile and of the next one, and one of [`Isa::Wgmma`] its barriers.
 pub const fn work_slots_offset(row: &Row) -> u32 {
-    let pipeline = q_buffers(row) * tile_bytes(row, row.block_m) + kv_bytes(row);
+    let pipeline = q_buffers(row) * q_bytes(row) + kv_bytes(row) + WEIGHTS_BUFFERS * weights_bytes(row);
     let merge = merge_bytes(row);
     if pipeline > merge { pipeline } else { merge }
 }
@@ -307,7 +352,7 @@ pub const fn rows_of_block(row: &Row, group: u32) -> u32 {
     let heads = packed_heads(row, group);
     match row.isa {
         Isa::Mma => row.block_m,
-        Isa::Wgmma => row.block_m / heads * heads,
+        Isa::Wgmma => cta_rows(row) / heads * heads * cluster_ctas(row),
     }
 }
 

@@ -14,7 +14,7 @@ impl Row {
         match self.head_dim {
             32 | 64 | 96 | 128 | 256 => {}
             192 if is_ragged && matches!(self.isa, Isa::Wgmma) => {}
-            512 if is_ragged && matches!(self.isa, Isa::Mma) => {}
+            512 if is_ragged => {}
             _ => return Err(RowError::HeadDim),
         }
         let (block_m, block_n, warps) = match self.isa {
@@ -46,7 +46,7 @@ impl Row {
             return Err(RowError::BlockN);
         }
         let needs_stages = is_ragged && matches!(self.isa, Isa::Wgmma);
-        if needs_stages && self.stages < 2 || !is_ragged && !matches!(self.score, ScoreKind::Plain) {
+        if needs_stages && geometry::kv_buffers(self) < 2 || !is_ragged && !matches!(self.score, ScoreKind::Plain) {
             return Err(RowError::Ragged);
         }
         if matches!(self.acc, Accumulation::F16)
@@ -84,6 +84,10 @@ impl Row {
     /// of its own, and only in CTAs that have one tile.
     const fn wgmma_warps_fit(&self) -> bool {
         let (rows, warps) = (self.block_m / 16, self.warps - geometry::PRODUCER_WARPS);
+        if geometry::cluster_ctas(self) > 1 {
+            // 64 rows a CTA, and a warpgroup for each slice.
+            return self.block_m == 128 && warps == rows && self.stages == 1;
+        }
         warps == rows
             || warps == 2 * rows
                 && self.stages.is_multiple_of(2)

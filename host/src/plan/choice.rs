@@ -145,7 +145,7 @@ impl Choosing<'_> {
         key_blocks: u32,
     ) -> Result<&'r [Splitting], Error> {
         let row = &candidate.kernel.row;
-        let only = if row.schedule.splits() {
+        let only = if geometry::splits_keys(row) {
             Splitting::asked(self.options.splits, key_blocks, row.block_n)?
         } else {
             Some(Splitting::whole(key_blocks))

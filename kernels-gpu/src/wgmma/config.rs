@@ -19,7 +19,7 @@ pub trait WgmmaConfig: Config<Warp: WgmmaTile> {
 
     /// Where everything lies in shared memory.
     const LAYOUT: Layout = Layout::of(&Self::ROW);
-    /// Warpgroups that compute, 64 query rows each.
+    /// Warpgroups that compute, each 64 query rows or a slice of their values.
     const CONSUMERS: u32 = geometry::consumer_warpgroups(&Self::ROW);
     /// Warps that copy, the first of the producer's warpgroup: one, or in kernels for ragged batches one for Q and K and one for V.
     const COPIERS: u32 = if Self::RAGGED { 2 } else { 1 };
@@ -29,6 +29,8 @@ pub trait WgmmaConfig: Config<Warp: WgmmaTile> {
     const CONSUMER_THREADS: u32 = Self::CONSUMERS * WARPGROUP;
     /// How many consumers share query rows, each with every `KEY_GROUPS`-th block of keys.
     const KEY_GROUPS: u32 = geometry::warps_n(&Self::ROW);
+    /// How many consumers share query rows and keys, each with a slice of the values; the first has the scores. As many as K has parts.
+    const VALUE_GROUPS: u32 = geometry::value_groups(&Self::ROW);
     /// Whether consumers issue their products in ping-pong order: all have as many of them.
-    const PING_PONG: bool = Self::CONSUMERS > 1 && Self::KEY_GROUPS == 1;
+    const PING_PONG: bool = Self::CONSUMERS > 1 && Self::KEY_GROUPS == 1 && Self::VALUE_GROUPS == 1;
 }

@@ -69,11 +69,16 @@ impl Consumer<'_> {
             wgmma_fence();
             self.issue_scores::<C>(&mut fragments.s, &fragments.q);
             self.ping_pong_signal::<C>();
+            if C::VALUE_GROUPS > 1 {
+                C::Warp::wait_scores::<1>(&mut fragments.s);
+                self.release_k::<C>();
+            }
             C::Warp::wait_scores::<0>(&mut fragments.s);
             self.release_after_scores::<C>(k_loop);
             // O is 0 still.
             self.softmax::<C, AsNeeded>(&mut fragments.s, k_loop, (&ahead, scale_log2));
             fragments.pack::<C::Element>();
+            self.tell_weights::<C>(&fragments.p, [1.0; 2]);
         }
     }
 
@@ -100,6 +105,10 @@ impl Consumer<'_> {
             self.wait_v::<C>(before, &blocks_before);
             self.issue_output::<C>(fragments);
             self.ping_pong_signal::<C>();
+            if C::VALUE_GROUPS > 1 {
+                C::Warp::wait_scores::<2>(&mut fragments.s);
+                self.release_k::<C>();
+            }
             C::Warp::wait_scores::<1>(&mut fragments.s);
             self.release_after_scores::<C>(k_loop);
             let rescaling = self.softmax::<C, M>(&mut fragments.s, k_loop, (&ahead, scale_log2));
@@ -124,6 +133,8 @@ impl Consumer<'_> {
         // SAFETY: the caller's.
         let (grew, factors) = unsafe { self.step::<C, M>(fragments, k_loop, before) };
         fragments.pack::<C::Element>();
+        // SAFETY: the caller's.
+        unsafe { self.tell_weights::<C>(&fragments.p, halves(&factors, 0)) }
         if vote_any(grew) {
             scale_rows(fragments.acc_o.row_mut(0), halves(&factors, 0));
         }
@@ -183,7 +194,9 @@ impl Consumer<'_> {
         let params = self.params;
         // SAFETY: the caller's; the tile's slot is written, and read before it is released.
         unsafe {
-            let Tile { work, blocks } = Tile::read::<C>(params, C::LAYOUT.tile_slot(tile.buffer));
+            let slice = if C::VALUE_GROUPS > 1 { consumer_again() } else { 0 };
+            let slot = C::LAYOUT.tile_slot(tile.buffer);
+            let Tile { work, blocks } = Tile::read_slice::<C>(params, slot, slice);
             let found = ld_shared(C::LAYOUT.found(tile.buffer)) != 0;
             // Every lane has read it; one says so.
             sync_warp();
@@ -213,7 +226,7 @@ impl Consumer<'_> {
                         partial: is_partial::<C>(params),
                     };
                     let at = (work.batch, work.head_kv, work.sequence.k_start);
-                    let keys = RaggedKeys::new(params, at);
+                    let keys = RaggedKeys::new(params, at).with_v_from(work.slice_bytes(params));
                     let blocks = (blocks, C::K::ROWS, params.ragged.sink_tokens);
                     let visible = |row| visible_of_row::<C>(params, &work, row);
                     let sees = |row, key| score_sees_row::<C>(params, &work, row, key);
@@ -277,8 +290,8 @@ impl Consumer<'_> {
     #[inline(always)]
     unsafe fn run_with_others<C: WgmmaConfig>(&mut self, fragments: &mut Fragments<C::Warp>) {
         let position = position_again::<C>();
-        self.k.skip(position.warp_n, C::LAYOUT.stages());
-        self.v.skip(position.warp_n, C::LAYOUT.stages());
+        self.k.skip(position.warp_n, C::LAYOUT.kv_buffers());
+        self.v.skip(position.warp_n, C::LAYOUT.kv_buffers());
         // SAFETY: the caller's; all consumers have the same tile.
         unsafe {
             let Some(mut k_loop) = self.next_k_loop::<C>() else { return };
@@ -298,6 +311,32 @@ impl Consumer<'_> {
         }
     }
 
+    /// Computes a slice of O of the CTA's tile, not the first one, with the weights of the consumer that has the scores.
+    ///
+    /// # Safety
+    /// As for [`super::forward::forward_wgmma`], by all threads of the warpgroup.
+    #[inline(always)]
+    unsafe fn run_slice<C: WgmmaConfig>(&mut self, fragments: &mut Fragments<C::Warp>) {
+        self.v.skip(consumer_again(), C::LAYOUT.kv_buffers());
+        // SAFETY: the caller's.
+        unsafe {
+            let Some(mut k_loop) = self.next_k_loop::<C>() else { return };
+            loop {
+                let factors = self.hear_weights::<C>(&mut fragments.p);
+                if vote_any(factors != [1.0; 2]) {
+                    scale_rows(fragments.acc_o.row_mut(0), factors);
+                }
+                self.last_output::<C>(fragments, &k_loop);
+                if k_loop.block == k_loop.blocks.first {
+                    break;
+                }
+                k_loop.block -= 1;
+            }
+            self.hear_rows::<C>(&mut k_loop.softmax);
+            self.store::<C>(k_loop.tile, k_loop.softmax, fragments.acc_o);
+        }
+    }
+
     /// Computes the consumer's rows of all tiles of the CTA.
     ///
     /// # Safety
@@ -310,6 +349,9 @@ impl Consumer<'_> {
         unsafe {
             if C::KEY_GROUPS > 1 {
                 return self.run_with_others::<C>(&mut fragments);
+            }
+            if C::VALUE_GROUPS > 1 && consumer_again() > 0 {
+                return self.run_slice::<C>(&mut fragments);
             }
             while let Some(mut k_loop) = self.next_k_loop::<C>() {
                 self.first_step::<C>(&mut fragments, &mut k_loop);
@@ -337,8 +379,10 @@ impl Consumer<'_> {
                 }
                 self.last_output::<C>(&mut fragments, &k_loop);
                 k_loop.softmax.reduce_sum();
+                self.tell_rows::<C>(&k_loop.softmax);
                 self.store::<C>(k_loop.tile, k_loop.softmax, fragments.acc_o);
-                if buffers > 1 {
+                // A CTA of a cluster has one tile.
+                if buffers > 1 || C::CLUSTER_CTAS > 1 {
                     break;
                 }
                 fragments.acc_o = C::Warp::NO_O;
@@ -365,7 +409,7 @@ pub(super) unsafe fn consume<C: WgmmaConfig>(params: &ForwardParams) {
             // The last signal that was given.
             consumer.ping_pong_wait::<C>();
         }
-        if C::SPLIT && params.split.counters != 0 {
+        if C::SPLIT && C::CLUSTER_CTAS == 1 && params.split.counters != 0 {
             let work = work_of::<C>(params, block_idx_x_again());
             let mut block = C::BLOCK;
             if C::RAGGED {

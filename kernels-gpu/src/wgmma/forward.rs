@@ -10,8 +10,10 @@ use super::consumer::consume;
 use super::producer::{produce, produce_values};
 use super::ring::TILES_AHEAD;
 use super::scrubber::scrub_tiles;
+use crate::geometry::WEIGHTS_BUFFERS;
 use crate::params::{ForwardParams, WgmmaParams};
 use crate::ptx::bulk::prefetch_tensor_map;
+use crate::ptx::cluster::sync_cluster;
 use crate::ptx::grid::{launch_dependents, wait_for_prerequisites};
 use crate::ptx::mbarrier::{fence_mbarrier_init, fence_proxy_async, mbarrier_init};
 use crate::ptx::memory::st_shared_v4;
@@ -55,7 +57,7 @@ pub unsafe fn forward_wgmma<C: WgmmaConfig, const PRODUCER_REGISTERS: u32, const
 ) {
     const { crate::config::check::<C>() }
     let thread = thread_idx_x();
-    let readers = C::CONSUMERS * 4;
+    let (readers, weighers) = (C::CONSUMERS * 4, C::CONSUMERS * 4 / C::VALUE_GROUPS);
     // SAFETY: the caller's; one thread initialises the barriers before the others pass the CTA's.
     unsafe {
         if thread == 32 {
@@ -64,20 +66,27 @@ pub unsafe fn forward_wgmma<C: WgmmaConfig, const PRODUCER_REGISTERS: u32, const
             }
         }
         if thread == 0 {
-            C::LAYOUT.q_ring().init(C::LAYOUT.q_buffers(), readers);
+            C::LAYOUT.q_ring().init(C::LAYOUT.q_buffers(), weighers);
             let scrubbers = if rows_differ::<C>(params) { C::SCRUBBERS } else { 0 };
             C::LAYOUT.tile_ring().init(TILES_AHEAD, readers + scrubbers + C::COPIERS - 1);
-            for buffer in 0..C::LAYOUT.stages() {
+            for buffer in 0..C::LAYOUT.kv_buffers() {
                 mbarrier_init(C::LAYOUT.scrubbed(buffer), C::SCRUBBERS);
             }
-            C::LAYOUT.k_ring().init(C::LAYOUT.stages(), C::WARPS.along_rows);
-            C::LAYOUT.v_ring().init(C::LAYOUT.stages(), C::WARPS.along_rows + scrubbers);
+            let readers = [C::WARPS.along_rows, C::WARPS.along_rows + scrubbers].map(|warps| warps * C::CLUSTER_CTAS);
+            C::LAYOUT.k_ring().init(C::LAYOUT.kv_buffers(), readers[0]);
+            C::LAYOUT.v_ring().init(C::LAYOUT.kv_buffers(), readers[1]);
+            if C::VALUE_GROUPS > 1 {
+                C::LAYOUT.weights_ring().init_with_writers(WEIGHTS_BUFFERS, weighers, weighers);
+            }
             fence_mbarrier_init();
         }
         if C::SPLIT {
             clear_unused_rows::<C>(params, thread);
         }
-        if thread < 32 {
+        if C::CLUSTER_CTAS > 1 {
+            // The other CTA's copies and arrivals come to these barriers, too.
+            sync_cluster();
+        } else if thread < 32 {
             // The producer knows the barriers: it need not wait for the others.
             named_barrier_arrive(0, C::THREADS);
         } else {
@@ -97,6 +106,10 @@ pub unsafe fn forward_wgmma<C: WgmmaConfig, const PRODUCER_REGISTERS: u32, const
         } else {
             take_registers::<CONSUMER_REGISTERS>();
             consume::<C>(params);
+        }
+        if C::CLUSTER_CTAS > 1 {
+            // Until then the other CTA's copies and arrivals come here.
+            sync_cluster();
         }
     }
 }

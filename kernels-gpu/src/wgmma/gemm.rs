@@ -105,8 +105,8 @@ impl<const N: usize, const N2: usize, const V: usize, const Q: usize> WgmmaTile
     }
 }
 
-/// Issues S = Q·Kᵀ of a block, as one group. Q comes from `q_fragment` where `q_in_registers`, and else from the warpgroup's rows at
-/// `q_smem`.
+/// Issues S = Q·Kᵀ of a block, as one group, or in the k16 `steps` of head_dim that a part of K at `k_smem` has, the first part first. Q comes
+/// from `q_fragment` where `q_in_registers`, and else from the warpgroup's rows at `q_smem`.
 ///
 /// # Safety
 /// All 128 threads of the warpgroup take part, behind a [`crate::ptx::wgmma::wgmma_fence`]. Q and K have landed, and neither they nor the
@@ -116,15 +116,16 @@ pub(super) unsafe fn issue_scores<E: Element, Q: Shape, K: Shape, W: WgmmaTile>(
     s: &mut W::S<[f32; 4]>,
     (q_fragment, q_in_registers): (&W::Q, bool),
     q_smem: u32,
-    k_smem: u32,
+    (k_smem, steps): (u32, core::ops::Range<u32>),
 ) {
+    let first = steps.start;
     let q = Descriptor::along_head_dim::<Q>().at(q_smem);
     let k = Descriptor::along_head_dim::<K>().at(k_smem);
     // SAFETY: the caller's.
     unsafe {
-        for step in 0..Q::STEPS {
+        for step in steps {
             let q = q.advance(descriptor::head_dim_step::<Q>(step)).bits();
-            let k = k.advance(descriptor::head_dim_step::<K>(step)).bits();
+            let k = k.advance(descriptor::head_dim_step::<K>(step - first)).bits();
             let operand = q_fragment.row(0)[step as usize];
             match (q_in_registers, step) {
                 (true, 0) => W::scores_from_registers::<E, false>(s, operand, k),

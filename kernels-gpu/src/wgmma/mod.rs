@@ -11,4 +11,5 @@ mod producer;
 mod ring;
 mod scores;
 mod scrubber;
+mod weights;
 mod work_tile;

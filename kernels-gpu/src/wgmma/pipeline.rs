@@ -29,7 +29,8 @@ pub(super) fn consumer_again() -> u32 {
 pub(super) fn position_again<C: WgmmaConfig>() -> Position {
     let thread = thread_idx_x_again() - WARPGROUP;
     let (warp, warps_m) = (thread / 32, C::WARPS.along_rows);
-    Position { warp_row: warp % warps_m * 16, warp_n: first_lane(warp / warps_m), lane: thread % 32 }
+    let warp_n = if C::VALUE_GROUPS > 1 { 0 } else { first_lane(warp / warps_m) };
+    Position { warp_row: warp % warps_m * 16, warp_n, lane: thread % 32 }
 }
 
 /// Lane of the warp, read again at each call.
@@ -46,6 +47,8 @@ pub(super) struct Consumer<'a> {
     pub(super) q: Ring,
     pub(super) k: Ring,
     pub(super) v: Ring,
+    /// What the consumer with the scores tells those with the other slices.
+    pub(super) weights: Ring,
     /// A bit a buffer of V: the parity of its next scrubbing.
     pub(super) scrubbing: u32,
     /// The named barrier at which it waits for its turn to issue products. Kept, not found again, as what is worked out between the last
@@ -63,6 +66,7 @@ impl<'a> Consumer<'a> {
             q: C::LAYOUT.q_ring(),
             k: C::LAYOUT.k_ring(),
             v: C::LAYOUT.v_ring(),
+            weights: C::LAYOUT.weights_ring(),
             scrubbing: 0,
             turn: if C::PING_PONG { FIRST_PING_PONG_BARRIER + consumer_again() } else { 0 },
         }
@@ -94,10 +98,11 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Issues S = Q·Kᵀ of the current block, as one group.
+    /// Issues S = Q·Kᵀ of the current block, as one group for each part of K.
     ///
     /// # Safety
-    /// As for [`issue_scores`]: the current buffers of Q and K have been waited for, and are released after the group is done.
+    /// As for [`issue_scores`]: the current buffers of Q and of K's first part have been waited for, and all are released after the groups are
+    /// done.
     #[inline(always)]
     pub(super) unsafe fn issue_scores<C: WgmmaConfig>(
         &self,
@@ -105,11 +110,25 @@ impl<'a> Consumer<'a> {
         q_fragment: &<C::Warp as WarpTile>::Q,
     ) {
         let rows = descriptor::row_step::<C::Q>(4 * (consumer_again() % (C::Q::ROWS / 64)));
-        let q_smem = C::LAYOUT.q(self.q.buffer) + rows;
-        let k_smem = C::LAYOUT.k(self.k.buffer);
+        let mut q_smem = C::LAYOUT.q(self.q.buffer) + rows;
+        let mut k_smem = C::LAYOUT.k(self.k.buffer);
+        if C::VALUE_GROUPS > 1 {
+            // As if they were new to ptxas: descriptors of so many steps, kept from block to block, spill.
+            (q_smem, k_smem) = (first_lane(q_smem), first_lane(k_smem));
+        }
         let q = (q_fragment, C::Q_IN_REGISTERS);
-        // SAFETY: the caller's.
-        unsafe { issue_scores::<C::Element, C::Q, C::K, C::Warp>(s, q, q_smem, k_smem) }
+        let (mut k, steps) = (self.k, C::Q::STEPS / C::VALUE_GROUPS);
+        for part in 0..C::VALUE_GROUPS {
+            // SAFETY: the caller's; each part, which lie one after another, is waited for.
+            unsafe {
+                if part > 0 {
+                    k.advance(C::LAYOUT.kv_buffers());
+                    k.wait_full();
+                }
+                let k = (k_smem + part * C::LAYOUT.k_bytes(), part * steps..(part + 1) * steps);
+                issue_scores::<C::Element, C::Q, C::K, C::Warp>(s, q, q_smem, k);
+            }
+        }
     }
 
     /// Issues O += P·V with the current V, as one group.
@@ -164,15 +183,15 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// The current K has been read.
+    /// The current K, or a part of it, has been read.
     ///
     /// # Safety
     /// As for [`Ring::release`].
     #[inline(always)]
     pub(super) unsafe fn release_k<C: WgmmaConfig>(&mut self) {
         // SAFETY: the warp's products with it are done.
-        unsafe { self.k.release(C::LAYOUT.stages(), lane_again()) }
-        self.k.skip(C::KEY_GROUPS, C::LAYOUT.stages());
+        unsafe { self.k.release_to_cluster(C::CLUSTER_CTAS, C::LAYOUT.kv_buffers(), lane_again()) }
+        self.k.skip(C::KEY_GROUPS, C::LAYOUT.kv_buffers());
     }
 
     /// Waits for the current V, the block `block` of a tile.
@@ -200,7 +219,7 @@ impl<'a> Consumer<'a> {
     #[inline(always)]
     pub(super) unsafe fn release_v<C: WgmmaConfig>(&mut self) {
         // SAFETY: the warp's products with it are done.
-        unsafe { self.v.release(C::LAYOUT.stages(), lane_again()) }
-        self.v.skip(C::KEY_GROUPS, C::LAYOUT.stages());
+        unsafe { self.v.release_to_cluster(C::CLUSTER_CTAS, C::LAYOUT.kv_buffers(), lane_again()) }
+        self.v.skip(C::KEY_GROUPS * C::VALUE_GROUPS, C::LAYOUT.kv_buffers());
     }
 }

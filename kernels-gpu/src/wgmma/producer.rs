@@ -6,13 +6,13 @@ use super::ring::{Ring, TILES_AHEAD};
 use super::work_tile::{NO_MORE, Tile};
 use crate::keys::PageTable;
 use crate::params::{DenseParams, ForwardParams, OWN_WAITS, WgmmaParams};
-use crate::ptx::bulk::{bulk_tensor_4d, bulk_tensor_5d};
+use crate::ptx::bulk::{bulk_tensor_4d, bulk_tensor_4d_to_cluster, bulk_tensor_5d};
 use crate::ptx::mbarrier::{fence_proxy_async_global, mbarrier_arrive_expect_tx, mbarrier_arrive_if};
 use crate::ptx::memory::{
     atomic_inc, ld_acquire_sys_b32, st_shared, st_shared_v4, to_global, to_global_again,
 };
 use crate::ptx::warp::{first_lane, sync_warp};
-use crate::ptx::{opaque, thread_idx_x_again};
+use crate::ptx::{block_idx_x_again, opaque, thread_idx_x_again};
 use crate::scheduler::{Rows, Work};
 use crate::shape::Shape;
 use core::mem::offset_of;
@@ -70,8 +70,9 @@ impl<'a> Producer<'a> {
         // SAFETY: the caller's.
         unsafe {
             let mut tile = Tile::new::<C>(self.params, index);
+            let past_rows = C::CLUSTER_BLOCK.past_rows(self.params, &tile.work);
             if (C::RAGGED || C::PERSISTENT) && tile.blocks.is_empty() {
-                if C::RAGGED && C::BLOCK.past_rows(self.params, &tile.work) <= tile.work.first_row {
+                if C::RAGGED && past_rows <= tile.work.first_row {
                     // Nobody hears of a tile without rows.
                     return draw();
                 }
@@ -81,6 +82,7 @@ impl<'a> Producer<'a> {
                 tile.blocks.end = tile.blocks.first + 1;
             }
             let slot = C::LAYOUT.tile_slot(self.tiles.buffer);
+            tile = tile.of_cta::<C>(self.params);
             self.publish::<C>(&tile);
             if C::RAGGED {
                 // Read anew, as registers are short.
@@ -109,7 +111,7 @@ impl<'a> Producer<'a> {
             }
             while block > blocks.first {
                 let (waits, first_own) = own();
-                if block == (blocks.first + C::LAYOUT.stages()).min(blocks.end) {
+                if block == (blocks.first + C::LAYOUT.kv_buffers()).min(blocks.end) {
                     drawn = draw();
                 }
                 if waits && block == first_own {
@@ -144,7 +146,7 @@ impl<'a> Producer<'a> {
                 // Read anew, as registers are short.
                 tile = Tile::read::<C>(self.params, slot);
                 let Tile { work, blocks } = &tile;
-                if block == (blocks.first + C::LAYOUT.stages()).min(blocks.end) {
+                if block == (blocks.first + C::LAYOUT.kv_buffers()).min(blocks.end) {
                     drawn = draw();
                 }
                 block -= 1;
@@ -164,19 +166,24 @@ impl<'a> Producer<'a> {
     /// As for [`Self::copy_ragged`].
     #[inline(always)]
     unsafe fn copy_block<C: WgmmaConfig>(&mut self, work: &Work<'_>, boxes: Boxes, (k, v): (bool, bool)) {
-        // SAFETY: the caller's.
-        unsafe {
-            if k {
-                let to = (offset_of!(WgmmaParams, k), C::LAYOUT.k(self.kv.buffer));
-                self.copy_keys::<C, C::K>(self.kv, to, work, boxes);
+        for part in 0..C::VALUE_GROUPS {
+            // SAFETY: the caller's.
+            unsafe {
+                if k {
+                    let columns = C::K::COLUMNS / C::VALUE_GROUPS;
+                    let columns = (part * columns * C::K::COLUMN_WIDTH, columns);
+                    let to = (offset_of!(WgmmaParams, k), C::LAYOUT.k(self.kv.buffer), columns);
+                    self.copy_keys::<C, C::K>(self.kv, to, work, boxes);
+                }
+                if v {
+                    let ring = Ring { barriers: C::LAYOUT.v_ring().barriers, ..self.kv };
+                    let first = if C::SLICED { part * self.params.ragged.width_v } else { 0 };
+                    let to = (offset_of!(WgmmaParams, v), C::LAYOUT.v(ring.buffer), (first, C::V::COLUMNS));
+                    self.copy_keys::<C, C::V>(ring, to, work, boxes);
+                }
             }
-            if v {
-                let ring = Ring { barriers: C::LAYOUT.v_ring().barriers, ..self.kv };
-                let to = (offset_of!(WgmmaParams, v), C::LAYOUT.v(ring.buffer));
-                self.copy_keys::<C, C::V>(ring, to, work, boxes);
-            }
+            self.kv.advance(C::LAYOUT.kv_buffers());
         }
-        self.kv.advance(C::LAYOUT.stages());
     }
 
     /// Waits until a head's keys and values of other ranks are there. The rank's own ones are the last that a tile's rows see, and blocks are
@@ -245,8 +252,8 @@ impl<'a> Producer<'a> {
         self.q.advance(buffers);
     }
 
-    /// Copies a block of keys, or of values, of shape `S` into the ring's current buffer, at `tile`; `map` is the tensor map's offset in the parameter
-    /// block.
+    /// Copies a block of keys, or of values, of shape `S` into the ring's current buffer, at `tile`, or so many columns of it from this element
+    /// on; `map` is the tensor map's offset in the parameter block. CTAs of a cluster copy some of the columns each, to all of them.
     ///
     /// # Safety
     /// As for [`Self::tile`].
@@ -254,15 +261,15 @@ impl<'a> Producer<'a> {
     unsafe fn copy_keys<C: WgmmaConfig, S: Shape>(
         &self,
         ring: Ring,
-        (map, tile): (usize, u32),
+        (map, tile, (first, columns)): (usize, u32, (u32, u32)),
         work: &Work<'_>,
         boxes: Boxes,
     ) {
         // SAFETY: the caller's.
         unsafe {
             if lane::<C>() == 0 {
-                ring.wait_empty(C::LAYOUT.stages());
-                mbarrier_arrive_expect_tx(ring.full(), S::BYTES);
+                ring.wait_empty_in_cluster(C::CLUSTER_CTAS, C::LAYOUT.kv_buffers());
+                mbarrier_arrive_expect_tx(ring.full(), columns * S::COLUMN_BYTES);
             }
             let mut row = 0;
             if C::RAGGED {
@@ -273,12 +280,19 @@ impl<'a> Producer<'a> {
                     return;
                 }
             }
-            for column in 0..S::COLUMNS {
-                let at = [column * S::COLUMN_WIDTH, boxes.first, work.head_kv, boxes.batch];
+            let own_columns = columns / C::CLUSTER_CTAS;
+            let cta = if C::CLUSTER_CTAS > 1 { block_idx_x_again() % C::CLUSTER_CTAS } else { 0 };
+            for column in 0..own_columns {
+                let column = cta * own_columns + column;
+                let at = [first + column * S::COLUMN_WIDTH, boxes.first, work.head_kv, boxes.batch];
                 let smem = tile + column * S::COLUMN_BYTES + row * S::COLUMN_ROW_BYTES;
                 let to_own = if boxes.own { DenseParams::TO_OWN } else { 0 };
                 let map = C::parameter_address() + map as u64 + u64::from(to_own);
-                bulk_tensor_4d(smem, map, at, ring.full());
+                if C::CLUSTER_CTAS > 1 {
+                    bulk_tensor_4d_to_cluster(smem, map, at, ring.full(), C::CLUSTER_CTAS);
+                } else {
+                    bulk_tensor_4d(smem, map, at, ring.full());
+                }
             }
         }
     }

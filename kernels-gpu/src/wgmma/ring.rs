@@ -1,7 +1,9 @@
 //! Buffers in shared memory and their barriers, and where they all lie.
 
 use crate::geometry;
-use crate::ptx::mbarrier::{mbarrier_arrive_if, mbarrier_init, mbarrier_wait};
+use crate::ptx::mbarrier::{
+    mbarrier_arrive_if, mbarrier_arrive_remote_if, mbarrier_init, mbarrier_wait, mbarrier_wait_cluster,
+};
 use crate::ptx::memory::dynamic_smem;
 use crate::row::{Row, Schedule};
 
@@ -33,16 +35,26 @@ impl Ring {
         2 * buffers * BARRIER_BYTES
     }
 
-    /// Initialises the barriers of `buffers` buffers that `readers` warps read.
+    /// Initialises the barriers of `buffers` buffers that one thread fills and `readers` warps read.
     ///
     /// # Safety
     /// One thread does so, before all others use them.
     #[inline(always)]
     pub(super) unsafe fn init(self, buffers: u32, readers: u32) {
+        // SAFETY: the caller's.
+        unsafe { self.init_with_writers(buffers, 1, readers) }
+    }
+
+    /// As [`Self::init`], with as many threads that fill each.
+    ///
+    /// # Safety
+    /// As for [`Self::init`].
+    #[inline(always)]
+    pub(super) unsafe fn init_with_writers(self, buffers: u32, writers: u32, readers: u32) {
         for buffer in 0..buffers {
             // SAFETY: the caller's.
             unsafe {
-                mbarrier_init(self.barriers + buffer * BARRIER_BYTES, 1);
+                mbarrier_init(self.barriers + buffer * BARRIER_BYTES, writers);
                 mbarrier_init(self.barriers + (buffers + buffer) * BARRIER_BYTES, readers);
             }
         }
@@ -69,6 +81,22 @@ impl Ring {
         unsafe { mbarrier_wait(self.empty(buffers), self.round ^ 1) }
     }
 
+    /// As [`Self::wait_empty`], where readers are in other CTAs of the cluster, too.
+    ///
+    /// # Safety
+    /// As for [`Self::wait_empty`].
+    #[inline(always)]
+    pub(super) unsafe fn wait_empty_in_cluster(self, ctas: u32, buffers: u32) {
+        // SAFETY: the caller's.
+        unsafe {
+            if ctas > 1 {
+                mbarrier_wait_cluster(self.empty(buffers), self.round ^ 1);
+            } else {
+                self.wait_empty(buffers);
+            }
+        }
+    }
+
     /// Waits until the buffer may be read: what was copied has landed, and wgmma and loads of this thread see it.
     ///
     /// # Safety
@@ -88,6 +116,23 @@ impl Ring {
     pub(super) unsafe fn release(self, buffers: u32, lane: u32) {
         // SAFETY: one lane of each warp that reads.
         unsafe { mbarrier_arrive_if(self.empty(buffers), lane == 0) }
+    }
+
+    /// As [`Self::release`], to all CTAs of a cluster, whose buffers are filled together.
+    ///
+    /// # Safety
+    /// As for [`Self::release`]; the other CTAs are there still.
+    #[inline(always)]
+    pub(super) unsafe fn release_to_cluster(self, ctas: u32, buffers: u32, lane: u32) {
+        let empty = self.empty(buffers);
+        // SAFETY: one lane of each warp that reads, to each CTA.
+        unsafe {
+            if ctas > 1 {
+                mbarrier_arrive_remote_if(empty, lane, lane < ctas);
+            } else {
+                mbarrier_arrive_if(empty, lane == 0);
+            }
+        }
     }
 
     /// On to the next buffer.
@@ -114,9 +159,12 @@ impl Ring {
 pub struct Layout {
     q_bytes: u32,
     q_buffers: u32,
+    /// Bytes of a part of K.
     k_bytes: u32,
     v_bytes: u32,
-    stages: u32,
+    /// Buffers of K, and of V.
+    buffers: u32,
+    weights_bytes: u32,
     /// Offset of what lies behind the tiles, or behind the merge buffer that overlays them.
     slots: u32,
     /// Bytes by which the producer says what a tile is.
@@ -126,16 +174,18 @@ pub struct Layout {
 impl Layout {
     pub(super) const fn of(row: &Row) -> Self {
         let layout = Self {
-            q_bytes: geometry::tile_bytes(row, row.block_m),
+            q_bytes: geometry::q_bytes(row),
             q_buffers: geometry::q_buffers(row),
-            k_bytes: geometry::tile_bytes(row, row.block_n),
+            k_bytes: geometry::tile_bytes(row, row.block_n) / geometry::value_groups(row),
             v_bytes: geometry::value_bytes(row),
-            stages: row.stages,
+            buffers: geometry::kv_buffers(row),
+            weights_bytes: geometry::weights_bytes(row),
             slots: geometry::work_slots_offset(row),
             slot_bytes: if matches!(row.schedule, Schedule::Ragged) { 64 } else { 32 },
         };
         let stage = layout.k_bytes + layout.v_bytes;
-        let tiles = layout.q_buffers * layout.q_bytes + layout.stages * stage;
+        let weights = geometry::WEIGHTS_BUFFERS * layout.weights_bytes;
+        let tiles = layout.q_buffers * layout.q_bytes + layout.buffers * stage + weights;
         assert!(tiles <= layout.slots, "tiles end where the slots start");
         assert!(layout.slots.is_multiple_of(16), "slots are read 16 bytes at a time");
         assert!(layout.barriers_end() <= geometry::smem_bytes(row), "the barriers are the last thing in it");
@@ -150,8 +200,10 @@ impl Layout {
 
     /// Past the last barrier.
     const fn barriers_end(&self) -> u32 {
-        let rings = Ring::bytes(self.q_buffers) + Ring::bytes(TILES_AHEAD) + 2 * Ring::bytes(self.stages);
-        self.slots + TILES_AHEAD * (self.slot_bytes + FOUND_BYTES) + rings + self.stages * BARRIER_BYTES
+        let rings = Ring::bytes(self.q_buffers) + Ring::bytes(TILES_AHEAD) + 2 * Ring::bytes(self.buffers);
+        let scrubbed = self.buffers * BARRIER_BYTES;
+        let weights = if self.weights_bytes > 0 { Ring::bytes(geometry::WEIGHTS_BUFFERS) } else { 0 };
+        self.slots + TILES_AHEAD * (self.slot_bytes + FOUND_BYTES) + rings + scrubbed + weights
     }
 
     /// A buffer of Q.
@@ -169,7 +221,13 @@ impl Layout {
     /// A buffer of V.
     #[inline(always)]
     pub(super) fn v(&self, buffer: u32) -> u32 {
-        self.k(self.stages) + buffer * self.v_bytes
+        self.k(self.buffers) + buffer * self.v_bytes
+    }
+
+    /// A buffer for what a consumer tells the next one of a block.
+    #[inline(always)]
+    pub(super) fn weights(&self, buffer: u32) -> u32 {
+        self.v(self.buffers) + buffer * self.weights_bytes
     }
 
     #[inline(always)]
@@ -206,19 +264,30 @@ impl Layout {
 
     #[inline(always)]
     pub(super) fn v_ring(&self) -> Ring {
-        Ring::new(self.k_ring().barriers + Ring::bytes(self.stages))
+        Ring::new(self.k_ring().barriers + Ring::bytes(self.buffers))
     }
 
     /// The barrier that says that V of a buffer has been scrubbed.
     #[inline(always)]
     pub(super) fn scrubbed(&self, buffer: u32) -> u32 {
-        self.v_ring().barriers + Ring::bytes(self.stages) + buffer * BARRIER_BYTES
+        self.v_ring().barriers + Ring::bytes(self.buffers) + buffer * BARRIER_BYTES
+    }
+
+    #[inline(always)]
+    pub(super) fn weights_ring(&self) -> Ring {
+        Ring::new(self.scrubbed(self.buffers))
     }
 
     /// Buffers of K, and of V.
     #[inline(always)]
-    pub(super) fn stages(&self) -> u32 {
-        self.stages
+    pub(super) fn kv_buffers(&self) -> u32 {
+        self.buffers
+    }
+
+    /// Bytes of a buffer of K.
+    #[inline(always)]
+    pub(super) fn k_bytes(&self) -> u32 {
+        self.k_bytes
     }
 
     /// Buffers of Q.

@@ -55,29 +55,31 @@ pub(super) unsafe fn scrub_tiles<C: WgmmaConfig>(params: &ForwardParams, thread:
             let mut block = blocks.end;
             while block > blocks.first {
                 block -= 1;
-                // Wait for every block: an mbarrier shows only phase parity, so a skipped phase is ambiguous.
-                v.wait_full();
-                if blocks.is_partial(block) {
-                    let (tile, end) = (C::LAYOUT.v(v.buffer), C::LAYOUT.v_bytes());
-                    let seen = nonfinite_in_tile::<C>(tile, end, thread);
-                    if seen {
-                        let mut at = thread * Swizzle::CHUNK_BYTES;
-                        while at < opaque(end) {
-                            scrub::scrub_chunk::<C::Element>(tile + at);
-                            at += C::SCRUBBERS * 32 * Swizzle::CHUNK_BYTES;
+                for _ in 0..C::VALUE_GROUPS {
+                    // Wait for every block: an mbarrier shows only phase parity, so a skipped phase is ambiguous.
+                    v.wait_full();
+                    if blocks.is_partial(block) {
+                        let (tile, end) = (C::LAYOUT.v(v.buffer), C::LAYOUT.v_bytes());
+                        let seen = nonfinite_in_tile::<C>(tile, end, thread);
+                        if seen {
+                            let mut at = thread * Swizzle::CHUNK_BYTES;
+                            while at < opaque(end) {
+                                scrub::scrub_chunk::<C::Element>(tile + at);
+                                at += C::SCRUBBERS * 32 * Swizzle::CHUNK_BYTES;
+                            }
+                            fence_proxy_async();
                         }
-                        fence_proxy_async();
+                        // By the lane that arrives. Another warp may find something at the same time.
+                        if vote_any(seen) && lane == 0 {
+                            st_shared_relaxed(C::LAYOUT.found(tiles.buffer), 1);
+                        }
+                        // The warp's part is done.
+                        sync_warp();
+                        mbarrier_arrive_if(C::LAYOUT.scrubbed(v.buffer), lane == 0);
                     }
-                    // By the lane that arrives. Another warp may find something at the same time.
-                    if vote_any(seen) && lane == 0 {
-                        st_shared_relaxed(C::LAYOUT.found(tiles.buffer), 1);
-                    }
-                    // The warp's part is done.
-                    sync_warp();
-                    mbarrier_arrive_if(C::LAYOUT.scrubbed(v.buffer), lane == 0);
+                    v.release_to_cluster(C::CLUSTER_CTAS, C::LAYOUT.kv_buffers(), lane);
+                    v.advance(C::LAYOUT.kv_buffers());
                 }
-                v.release(C::LAYOUT.stages(), lane);
-                v.advance(C::LAYOUT.stages());
             }
             sync_warp();
             tiles.release(TILES_AHEAD, lane);

@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::params::ForwardParams;
+use crate::ptx::block_idx_x_again;
 use crate::ptx::memory::{ld_shared_v4, st_shared_v4};
 use crate::ptx::warp::first_lane;
 use crate::scheduler::Work;
@@ -30,6 +31,15 @@ impl<'a> Tile<'a> {
         Self { work, blocks }
     }
 
+    /// The same with the rows that are the CTA's own, of a tile of its cluster.
+    #[inline(always)]
+    pub(super) fn of_cta<C: Config>(mut self, params: &ForwardParams) -> Self {
+        if C::CLUSTER_CTAS > 1 {
+            self.work.first_row += block_idx_x_again() % C::CLUSTER_CTAS * C::BLOCK.rows_used(params.group);
+        }
+        self
+    }
+
     /// # Safety
     /// One thread, while the slot is free: its readers have released it, and wait for its barrier before they read again.
     #[inline(always)]
@@ -52,7 +62,17 @@ impl<'a> Tile<'a> {
     #[inline(always)]
     pub(super) unsafe fn read<C: Config>(params: &'a ForwardParams, slot: u32) -> Self {
         // SAFETY: the caller's.
-        unsafe { Self::read_as::<C>(params, slot, first_lane) }
+        unsafe { Self::read_as::<C>(params, slot, 0, first_lane) }
+    }
+
+    /// As [`Self::read`], with this slice of the values.
+    ///
+    /// # Safety
+    /// As for [`Self::read`].
+    #[inline(always)]
+    pub(super) unsafe fn read_slice<C: Config>(params: &'a ForwardParams, slot: u32, slice: u32) -> Self {
+        // SAFETY: the caller's.
+        unsafe { Self::read_as::<C>(params, slot, slice, first_lane) }
     }
 
     /// As [`Self::read`], where nothing is to know that all lanes have the same numbers: for use while products of wgmma are on their way.
@@ -62,13 +82,14 @@ impl<'a> Tile<'a> {
     #[inline(always)]
     pub(super) unsafe fn read_by_lane<C: Config>(params: &'a ForwardParams, slot: u32) -> Self {
         // SAFETY: the caller's.
-        unsafe { Self::read_as::<C>(params, slot, |number| number) }
+        unsafe { Self::read_as::<C>(params, slot, 0, |number| number) }
     }
 
     #[inline(always)]
     unsafe fn read_as<C: Config>(
         params: &'a ForwardParams,
         slot: u32,
+        slice: u32,
         uniform: impl Fn(u32) -> u32 + Copy,
     ) -> Self {
         // SAFETY: the caller's.
@@ -91,7 +112,7 @@ impl<'a> Tile<'a> {
             head_kv: params.group.quotient(head_q),
             first_row,
             split,
-            slice: 0,
+            slice,
             sequence,
         };
         Self { work, blocks }
