@@ -230,8 +230,7 @@ impl Plan {
         let grid = match row.schedule {
             Schedule::Grid | Schedule::Split => ctas as u32,
             Schedule::Ragged if row.isa == Isa::Mma || splitting.splits > 1 => ctas as u32,
-            // What one CTA draws the others of its cluster would not know.
-            Schedule::Ragged if geometry::cluster_ctas(row) > 1 => ctas as u32,
+            Schedule::Ragged if geometry::value_groups(row) > 1 => ctas as u32,
             Schedule::Persistent | Schedule::Ragged => (ctas as u32).min(resident),
         };
         let heads = entries * tile_heads;

@@ -35,10 +35,8 @@ pub trait Config {
     /// The fragments of a warp.
     type Warp: WarpTile;
 
-    /// The query rows of a CTA's tiles.
+    /// The query rows of its tiles.
     const BLOCK: QueryBlock = QueryBlock::of(&Self::ROW);
-    /// The query rows of the tiles of a cluster, or of a CTA by itself.
-    const CLUSTER_BLOCK: QueryBlock = QueryBlock::of_cluster(&Self::ROW);
     /// The warps that compute.
     const WARPS: Warps = Warps::of(&Self::ROW);
     /// Threads of a CTA.
@@ -53,10 +51,8 @@ pub trait Config {
     const ONE_THREAD_SCHEDULES: bool = matches!(Self::ROW.isa, Isa::Wgmma);
     /// Whether batches may be ragged: see [`crate::params::RaggedParams`].
     const RAGGED: bool = matches!(Self::ROW.schedule, Schedule::Ragged);
-    /// CTAs of a cluster, of which each has its part of a tile's query rows: see [`geometry::cluster_ctas`].
-    const CLUSTER_CTAS: u32 = geometry::cluster_ctas(&Self::ROW);
-    /// Whether value vectors may be divided among several CTAs, or warpgroups: see [`geometry::is_sliced`].
-    const SLICED: bool = geometry::is_sliced(&Self::ROW);
+    /// Whether value vectors may be divided among several CTAs: see [`geometry::is_sliced`].
+    const SLICED: bool = geometry::is_sliced(&Self::ROW) && geometry::value_groups(&Self::ROW) == 1;
     /// Whether Q stays in registers through the main loop.
     const Q_IN_REGISTERS: bool = geometry::q_in_registers(&Self::ROW);
     /// Offset in shared memory of the index of a persistent CTA's tile on mma.sync, and behind it that of the next one.
@@ -131,7 +127,6 @@ pub trait BackwardConfig {
     /// The blocks of queries of a kernel whose queries are stationary.
     const BLOCK: QueryBlock = QueryBlock {
         block_m: Self::Stationary::ROWS,
-        ctas: 1,
         rows: Rows::OfHead,
         whole_queries: false,
         ragged: true,
@@ -218,7 +213,7 @@ impl LastCta {
 pub const fn check<C: Config>() {
     let row = &C::ROW;
     assert!(
-        C::Q::ROWS == geometry::cta_rows(row) && C::K::ROWS == row.block_n && C::V::ROWS == row.block_n,
+        C::Q::ROWS == row.block_m && C::K::ROWS == row.block_n && C::V::ROWS == row.block_n,
         "rows of a tile"
     );
     assert!(C::Q::WIDTH == row.head_dim && C::K::WIDTH == row.head_dim, "Q and K run along head_dim");
@@ -226,9 +221,9 @@ pub const fn check<C: Config>() {
         C::V::WIDTH == geometry::value_width(row) && C::O::WIDTH == C::V::WIDTH,
         "V and O run along a value vector"
     );
-    assert!(C::O::ROWS == C::Q::ROWS && C::O::BYTES <= C::Q::BYTES, "O takes Q's place");
+    assert!(C::O::ROWS == row.block_m && C::O::BYTES <= C::Q::BYTES, "O takes Q's place");
     assert!(!C::SLICED || !C::Q_IN_REGISTERS, "fragments have room for as much of Q as of O");
-    assert!(C::Q::BYTES == geometry::q_bytes(row), "bytes of Q");
+    assert!(C::Q::BYTES == geometry::tile_bytes(row, row.block_m), "bytes of Q");
     assert!(C::K::BYTES == geometry::tile_bytes(row, row.block_n), "bytes of K");
     assert!(C::V::BYTES == geometry::value_bytes(row), "bytes of V");
     assert!(

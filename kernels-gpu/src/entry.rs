@@ -8,7 +8,7 @@
 use crate::backward::{row::BackwardRow, table::backward_row_of};
 use crate::config::{BackwardConfig, Config};
 use crate::element::{AccumulationOf, ElementOf, TypeOf};
-use crate::geometry::{cta_rows, m_tiles, n_tiles, value_width};
+use crate::geometry::{m_tiles, n_tiles, value_width};
 use crate::row::Row;
 use crate::score::ScoreOf;
 use crate::shape::TileOf;
@@ -51,10 +51,10 @@ macro_rules! config {
             type Element = <ElementOf<{ ROW.dtype as u8 }> as TypeOf>::Type;
             type Accumulation = <AccumulationOf<{ ROW.acc as u8 }> as TypeOf>::Type;
             type Score = <ScoreOf<{ score_number(ROW.score) }, Self::Element> as TypeOf>::Type;
-            type Q = TileOf<{ cta_rows(&ROW) }, { ROW.head_dim }>;
+            type Q = TileOf<{ ROW.block_m }, { ROW.head_dim }>;
             type K = TileOf<{ ROW.block_n }, { ROW.head_dim }>;
             type V = TileOf<{ ROW.block_n }, VALUE_WIDTH>;
-            type O = TileOf<{ cta_rows(&ROW) }, VALUE_WIDTH>;
+            type O = TileOf<{ ROW.block_m }, VALUE_WIDTH>;
             type Warp = Fragments<
                 { m_tiles(&ROW) as usize },
                 N,

@@ -53,32 +53,15 @@ pub const fn warp_rows_by_default(row: &Row) -> u32 {
     if share > 16 { share } else { 16 }
 }
 
-/// CTAs that share a block of query rows as a cluster: each takes as many of the rows, and copies its part of K and V for all of them. With
-/// [`Isa::Wgmma`], those of rows that are sliced: 64 rows of O are then half of all registers, and K and V of so few rows more than L2
-/// brings each CTA by itself.
-pub const fn cluster_ctas(row: &Row) -> u32 {
-    if is_sliced(row) && matches!(row.isa, Isa::Wgmma) { 2 } else { 1 }
-}
-
-/// Whether several CTAs, or clusters, may take a range of a tile's keys each.
-pub const fn splits_keys(row: &Row) -> bool {
-    row.schedule.splits() && cluster_ctas(row) == 1
-}
-
-/// Query rows of a block that a CTA works on.
-pub const fn cta_rows(row: &Row) -> u32 {
-    row.block_m / cluster_ctas(row)
-}
-
-/// Warpgroups that compute O of the same query rows and keys, a slice of the value vectors each: the first one the scores for all of them.
-/// As many parts as K is copied in.
+/// Warpgroups of a CTA that compute O of the same query rows and keys, a slice of the value vectors each: the first one the scores for all
+/// of them. As many parts as K is copied in.
 pub const fn value_groups(row: &Row) -> u32 {
-    if cluster_ctas(row) > 1 { row.head_dim / VALUE_WIDTH_MAX } else { 1 }
+    if is_sliced(row) && matches!(row.isa, Isa::Wgmma) { row.head_dim / VALUE_WIDTH_MAX } else { 1 }
 }
 
-/// Warps along the query rows of a CTA.
+/// Warps along the query rows of a block.
 pub const fn warps_m(row: &Row) -> u32 {
-    cta_rows(row) / row.warp_rows
+    row.block_m / row.warp_rows
 }
 
 /// Warps along the keys of a block: the warps left over where `block_m` has too few rows for all.
@@ -249,11 +232,6 @@ pub const fn tile_bytes(row: &Row, rows: u32) -> u32 {
     rows * row.head_dim * row.dtype.bytes()
 }
 
-/// Bytes of a CTA's rows of Q in shared memory.
-pub const fn q_bytes(row: &Row) -> u32 {
-    tile_bytes(row, cta_rows(row))
-}
-
 /// Buffers for K, and for V: as many of each stage as K has parts.
 pub const fn kv_buffers(row: &Row) -> u32 {
     row.stages * value_groups(row)
@@ -262,7 +240,7 @@ pub const fn kv_buffers(row: &Row) -> u32 {
 /// Bytes in which a warpgroup tells the next one P of a block, and what its rows of O are multiplied with: a lane's numbers next to each
 /// other.
 pub const fn weights_bytes(row: &Row) -> u32 {
-    if value_groups(row) > 1 { cta_rows(row) * row.block_n * row.dtype.bytes() + 128 * 16 } else { 0 }
+    if value_groups(row) > 1 { row.block_m * row.block_n * row.dtype.bytes() + 128 * 16 } else { 0 }
 }
 
 /// Bytes of a block of a slice of the values in shared memory.
@@ -288,11 +266,11 @@ pub const fn merge_bytes(row: &Row) -> u32 {
 
 /// Buffers for Q: where CTAs work on one tile after another, a second one for the next tile's, if there is room.
 pub const fn q_buffers(row: &Row) -> u32 {
-    let q = q_bytes(row);
+    let q = tile_bytes(row, row.block_m);
     let has_several_tiles = match (row.isa, row.schedule, row.score) {
         // Addresses of the bias of two tiles at a time spill.
         (Isa::Wgmma, Schedule::Ragged, ScoreKind::Bias) => false,
-        _ if cluster_ctas(row) > 1 => false,
+        _ if value_groups(row) > 1 => false,
         (Isa::Wgmma, Schedule::Persistent | Schedule::Ragged, _) => true,
         _ => false,
     };
@@ -310,7 +288,7 @@ pub const WEIGHTS_BUFFERS: u32 = 2;
 /// Offset in shared memory behind Q and `stages` × (K, V), or behind the merge buffer that overlays them. There a CTA of
 /// [`Schedule::Persistent`] keeps the indices of its tile and of the next one, and one of [`Isa::Wgmma`] its barriers.
 pub const fn work_slots_offset(row: &Row) -> u32 {
-    let pipeline = q_buffers(row) * q_bytes(row) + kv_bytes(row) + WEIGHTS_BUFFERS * weights_bytes(row);
+    let pipeline = q_buffers(row) * tile_bytes(row, row.block_m) + kv_bytes(row) + WEIGHTS_BUFFERS * weights_bytes(row);
     let merge = merge_bytes(row);
     if pipeline > merge { pipeline } else { merge }
 }
@@ -352,13 +330,18 @@ pub const fn rows_of_block(row: &Row, group: u32) -> u32 {
     let heads = packed_heads(row, group);
     match row.isa {
         Isa::Mma => row.block_m,
-        Isa::Wgmma => cta_rows(row) / heads * heads * cluster_ctas(row),
+        Isa::Wgmma => row.block_m / heads * heads,
     }
 }
 
 /// Blocks of query rows of one head, or of all `group` heads of a KV head where rows are packed.
 pub const fn query_blocks(row: &Row, seqlen_q: u32, group: u32) -> u32 {
     (seqlen_q * packed_heads(row, group)).div_ceil(rows_of_block(row, group))
+}
+
+/// CTAs among which the elements of value vectors of this width are divided.
+pub const fn ctas_of_tile(row: &Row, width_v: u32) -> u32 {
+    value_slices(row, width_v) / value_groups(row)
 }
 
 /// Blocks of query rows of all heads and batch entries.

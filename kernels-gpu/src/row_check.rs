@@ -84,9 +84,9 @@ impl Row {
     /// of its own, and only in CTAs that have one tile.
     const fn wgmma_warps_fit(&self) -> bool {
         let (rows, warps) = (self.block_m / 16, self.warps - geometry::PRODUCER_WARPS);
-        if geometry::cluster_ctas(self) > 1 {
-            // 64 rows a CTA, and a warpgroup for each slice.
-            return self.block_m == 128 && warps == rows && self.stages == 1;
+        if geometry::value_groups(self) > 1 {
+            // A warpgroup for each slice.
+            return self.block_m == 64 && warps == rows * geometry::value_groups(self) && self.stages == 1;
         }
         warps == rows
             || warps == 2 * rows

@@ -1,7 +1,6 @@
 //! Which query rows a CTA works on, and in which order.
 
 use crate::divisor::Divisor;
-use crate::geometry;
 use crate::params::ForwardParams;
 use crate::row::{Isa, Row, Schedule};
 use crate::sequence::Sequence;
@@ -202,10 +201,8 @@ impl Rows {
 /// The blocks of query rows of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueryBlock {
-    /// Rows that shared memory holds, of each CTA.
+    /// Rows that shared memory holds.
     pub block_m: u32,
-    /// CTAs that have as many each.
-    pub ctas: u32,
     /// How they are queries of heads.
     pub rows: Rows,
     /// Whether only those are used that hold whole queries of all packed heads, as one bulk copy brings a box of them.
@@ -215,20 +212,14 @@ pub struct QueryBlock {
 }
 
 impl QueryBlock {
-    /// Those of a cluster of a row's kernel, whose rows follow each other.
-    pub const fn of_cluster(row: &Row) -> Self {
-        Self { ctas: geometry::cluster_ctas(row), ..Self::of(row) }
-    }
-
-    /// Those of a CTA of a row's kernel.
+    /// Those of a row's kernel.
     pub const fn of(row: &Row) -> Self {
         let rows = match row.schedule {
             Schedule::Grid | Schedule::Persistent => Rows::OfHead,
             Schedule::Split | Schedule::Ragged => Rows::Packed,
         };
         Self {
-            block_m: geometry::cta_rows(row),
-            ctas: 1,
+            block_m: row.block_m,
             rows,
             whole_queries: matches!(row.isa, Isa::Wgmma),
             ragged: matches!(row.schedule, Schedule::Ragged),
@@ -239,8 +230,8 @@ impl QueryBlock {
     #[inline(always)]
     pub fn rows_used(self, group: Divisor) -> u32 {
         match self.rows {
-            Rows::Packed if self.whole_queries => group.quotient(self.block_m) * group.value * self.ctas,
-            _ => self.block_m * self.ctas,
+            Rows::Packed if self.whole_queries => group.quotient(self.block_m) * group.value,
+            _ => self.block_m,
         }
     }
 
@@ -263,7 +254,7 @@ impl QueryBlock {
         interval: impl FnOnce(u32, u32) -> Option<[(u32, u32); 2]>,
     ) -> KeyBlocks {
         let sequence = &work.sequence;
-        let past = self.past_rows(params, work).min(work.first_row + self.block_m * self.ctas);
+        let past = self.past_rows(params, work).min(work.first_row + self.block_m);
         if past <= work.first_row {
             return KeyBlocks::before(0, 0);
         }
@@ -327,7 +318,7 @@ mod tests {
     fn blocks_of_packed_rows_are_full_or_partial_as_counting_pairs_says() {
         let lengths = [1, 2, 31, 32, 33, 63, 64, 65, 100, 128, 129];
         for (rows, group) in [(Rows::OfHead, 3), (Rows::Packed, 1), (Rows::Packed, 3)] {
-            let block = QueryBlock { block_m: 64, ctas: 1, rows, whole_queries: false, ragged: false };
+            let block = QueryBlock { block_m: 64, rows, whole_queries: false, ragged: false };
             for causal in [false, true] {
                 for (q, k) in lengths.iter().flat_map(|&q| lengths.iter().map(move |&k| (q, k))) {
                     let params = params(q, k, causal, group);
@@ -433,7 +424,7 @@ mod tests {
     #[test]
     fn blocks_of_whole_queries_leave_rows_unused() {
         let params = params(50, 9, false, 3);
-        let block = QueryBlock { block_m: 64, ctas: 1, rows: Rows::Packed, whole_queries: true, ragged: false };
+        let block = QueryBlock { block_m: 64, rows: Rows::Packed, whole_queries: true, ragged: false };
         assert_eq!(block.rows_used(params.group), 63);
         assert_eq!(block.past_rows(&params, &tile(63, &50, 9)), 126);
         assert_eq!(block.past_rows(&params, &tile(126, &50, 9)), 150);

@@ -192,8 +192,8 @@ macro_rules! for_each_wgmma_kernel {
             fwd_wgmma_bf16_d128_m128n128_w12s2c1_ragged      => { Bf16,  128, 128, 128, 12, 2, F32, 1, 16, Ragged };
             fwd_wgmma_f16_d192_m128n128_w12s2c1_ragged       => { F16,   192, 128, 128, 12, 2, F32, 1, 16, Ragged };
             fwd_wgmma_bf16_d192_m128n128_w12s2c1_ragged      => { Bf16,  192, 128, 128, 12, 2, F32, 1, 16, Ragged };
-            fwd_wgmma_f16_d512_m128n64_w12s1c1_ragged        => { F16,   512, 128,  64, 12, 1, F32, 1, 16, Ragged };
-            fwd_wgmma_bf16_d512_m128n64_w12s1c1_ragged       => { Bf16,  512, 128,  64, 12, 1, F32, 1, 16, Ragged };
+            fwd_wgmma_f16_d512_m64n64_w12s1c1_ragged         => { F16,   512,  64,  64, 12, 1, F32, 1, 16, Ragged };
+            fwd_wgmma_bf16_d512_m64n64_w12s1c1_ragged        => { Bf16,  512,  64,  64, 12, 1, F32, 1, 16, Ragged };
             fwd_wgmma_f16_d256_m128n64_w12s2c1_ragged        => { F16,   256, 128,  64, 12, 2, F32, 1, 16, Ragged };
             fwd_wgmma_bf16_d256_m128n64_w12s2c1_ragged       => { Bf16,  256, 128,  64, 12, 2, F32, 1, 16, Ragged };
             fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged_softcap => { F16,   64, 128, 128, 12, 2, F32, 1, 16, Ragged, Softcap };

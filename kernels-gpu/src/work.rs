@@ -26,9 +26,7 @@ pub unsafe fn work_of<C: Config>(params: &ForwardParams, index: u32) -> Work<'_>
             // SAFETY: the caller's; one element a batch entry, and one more.
             unsafe { ld_global_b32(at) }.min(params.seqlen_q) * params.group.value
         };
-        let (index, cta) = slice_of::<C>(params, index);
-        // The CTAs of a cluster have all slices each.
-        let slice = if C::CLUSTER_CTAS > 1 { 0 } else { cta };
+        let (index, slice) = slice_of::<C>(params, index);
         // SAFETY: the caller's.
         let sequence = |batch| unsafe { Sequence::of_ragged(params, batch) };
         Work { slice, ..Work::of_ragged(params, index, start, sequence) }
@@ -40,8 +38,8 @@ pub unsafe fn work_of<C: Config>(params: &ForwardParams, index: u32) -> Work<'_>
     }
 }
 
-/// The tile, or its split, that the CTA of this index shares with others, and which of them it is: the one of this slice of the value vectors,
-/// or of a cluster. Neighbours in time share a tile, and with it what they read of K.
+/// The tile, or its split, that the CTA of this index shares with others, and which slice of the value vectors is its own. Neighbours in
+/// time share a tile, and with it what they read of K.
 #[inline(always)]
 fn slice_of<C: Config>(params: &ForwardParams, index: u32) -> (u32, u32) {
     // The compiler does not know that a number of slices is not 0.
@@ -70,7 +68,7 @@ pub unsafe fn key_blocks<C: Config>(params: &ForwardParams, work: &Work<'_>) -> 
             if C::ONE_THREAD_SCHEDULES { None } else { interval_of_rows(params, work, first, past) }
         };
         let hides_from = C::Score::hides_from(params, work.sequence.seqlen_k);
-        C::CLUSTER_BLOCK.ragged_key_blocks(params, work, (C::K::ROWS, hides_from), interval)
+        C::BLOCK.ragged_key_blocks(params, work, (C::K::ROWS, hides_from), interval)
     } else {
         C::BLOCK.key_blocks(params, work, C::K::ROWS)
     };

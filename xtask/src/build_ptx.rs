@@ -208,7 +208,6 @@ fn bounded(text: &str, family: &str, rows: &Tables) -> anyhow::Result<String> {
     }
     let of_row = |isa: Isa, threads: u32, min_ctas: u32| Bounds {
         threads,
-        cluster_ctas: 1,
         // Even `.minnctapersm 1` makes ptxas choose other registers than none at all; without it, it ignores setmaxnreg.
         min_ctas: (min_ctas > 1 || isa == Isa::Wgmma).then_some(min_ctas),
         // Tensor maps lie in it, at multiples of 64 bytes; rustc knows no parameter of more than 16.
@@ -216,10 +215,7 @@ fn bounded(text: &str, family: &str, rows: &Tables) -> anyhow::Result<String> {
     };
     let bounds = |entry: &str| {
         let forward = rows.rows.get(entry);
-        let forward = forward.map(|row| Bounds {
-            cluster_ctas: geometry::cluster_ctas(row),
-            ..of_row(row.isa, geometry::threads(row), row.min_ctas)
-        });
+        let forward = forward.map(|row| of_row(row.isa, geometry::threads(row), row.min_ctas));
         let backward = || rows.backward.get(entry).map(|row| of_row(row.isa, row.threads(), 1));
         let step = || step(entry).map(|step| of_row(Isa::Mma, step.row.threads(), 1));
         forward.or_else(backward).or_else(step)

@@ -20,8 +20,6 @@ pub(crate) enum PtxTextError {
 pub(crate) struct Bounds {
     /// `.maxntid`: threads of a CTA.
     pub(crate) threads: u32,
-    /// `.reqnctapercluster`: CTAs of a cluster; nothing is said where 1.
-    pub(crate) cluster_ctas: u32,
     /// `.minnctapersm`: CTAs an SM must be able to hold; nothing is said where `None`.
     pub(crate) min_ctas: Option<u32>,
     /// `.align` of its one parameter, in bytes; what rustc says stays where `None`.
@@ -113,9 +111,6 @@ impl<'a> Module<'a> {
                         if let Some(min_ctas) = bounds.min_ctas {
                             text.push_str(&format!("\n.minnctapersm {min_ctas}"));
                         }
-                        if bounds.cluster_ctas > 1 {
-                            text.push_str(&format!("\n.reqnctapercluster {}, 1, 1", bounds.cluster_ctas));
-                        }
                     }
                     text.push_str(entry.between);
                     text.push_str(entry.body);
@@ -169,7 +164,7 @@ impl Entry<'_> {
     }
 
     fn check_unbound(&self) -> Result<(), PtxTextError> {
-        for directive in [".maxntid", ".minnctapersm", ".reqntid", ".reqnctapercluster"] {
+        for directive in [".maxntid", ".minnctapersm", ".reqntid"] {
             if self.between.contains(directive) {
                 return Err(PtxTextError::AlreadyBound { entry: self.name.to_owned(), directive });
             }
@@ -306,7 +301,7 @@ mod tests {
 "#;
 
     fn bounds(name: &str) -> Option<Bounds> {
-        (name == "fwd_a").then_some(Bounds { threads: 128, cluster_ctas: 2, min_ctas: Some(2), param_align: None })
+        (name == "fwd_a").then_some(Bounds { threads: 128, min_ctas: Some(2), param_align: None })
     }
 
     #[test]
@@ -322,7 +317,7 @@ mod tests {
     fn bounds_stand_between_parameters_and_body_and_nothing_else_changes() {
         let module = Module::parse(PTX).expect("parses");
         let bound = module.with_bounds(bounds).expect("unbound before");
-        let inserted = "\n.maxntid 128, 1, 1\n.minnctapersm 2\n.reqnctapercluster 2, 1, 1";
+        let inserted = "\n.maxntid 128, 1, 1\n.minnctapersm 2";
         assert!(bound.contains(&format!("in a comment\n){inserted}\n{{\n")), "{bound}");
         assert_eq!(bound.replace(inserted, ""), PTX);
         assert_eq!(bound.matches(".maxntid").count(), 1);
@@ -333,7 +328,7 @@ mod tests {
         let module = Module::parse(PTX).expect("parses");
         let aligned = |entry: &str| {
             let align = |name: &str| {
-                let bounds = Bounds { threads: 128, cluster_ctas: 1, min_ctas: None, param_align: Some(64) };
+                let bounds = Bounds { threads: 128, min_ctas: None, param_align: Some(64) };
                 (name == entry).then_some(bounds)
             };
             module.with_bounds(align)

@@ -94,10 +94,8 @@ pub(super) fn can_compute(problem: &Problem, options: &PlanOptions, row: &Row) -
     let is_ragged = row.schedule == Schedule::Ragged;
     // The one thread that hands out tiles cannot look through intervals.
     let intervals = problem.mask().intervals && row.isa == Isa::Wgmma;
-    let is_whole = matches!(options.splits, Splits::Auto | Splits::Count(1));
     options.schedule.is_none_or(|schedule| schedule == row.schedule)
         && (row.schedule.splits() || options.splits == Splits::Auto && !problem.has_lengths())
-        && (geometry::splits_keys(row) || is_whole)
         && (is_ragged || !problem.is_ragged())
         && row.score == problem.score_kind()
         && !intervals

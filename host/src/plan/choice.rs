@@ -79,7 +79,8 @@ impl Choosing<'_> {
             let filled = fills.map(|fill| whole.filled(fill));
             let copied = filled.each_ref().map(Place::of_copied);
             let (tiles, key_blocks) = (tiling.possible_tiles(problem), tiling.key_blocks);
-            let several = self.merges(tiles);
+            // Each slice of a tile is merged by itself.
+            let several = self.merges(tiles.saturating_mul(geometry::value_groups(row).into()));
             let mut is_usable = None;
             for &splitting in self.considered(&mut room, candidate, tiles, key_blocks)? {
                 let splitting = if by_sequence { splitting.by_sequence(key_blocks) } else { splitting };
@@ -145,7 +146,7 @@ impl Choosing<'_> {
         key_blocks: u32,
     ) -> Result<&'r [Splitting], Error> {
         let row = &candidate.kernel.row;
-        let only = if geometry::splits_keys(row) {
+        let only = if row.schedule.splits() {
             Splitting::asked(self.options.splits, key_blocks, row.block_n)?
         } else {
             Some(Splitting::whole(key_blocks))

@@ -419,7 +419,7 @@ impl Planner {
 /// Numbers of splits to measure: the small ones, ever sparser ones up to the most, and those that fill whole waves.
 fn ladder(candidate: &Candidate, problem: &Problem, device: &DeviceInfo) -> Vec<Splits> {
     let row = &candidate.kernel.row;
-    if !geometry::splits_keys(row) {
+    if !row.schedule.splits() {
         return vec![Splits::Auto];
     }
     let tiling = Tiling::new(problem, row);

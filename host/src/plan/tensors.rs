@@ -61,7 +61,7 @@ pub(super) fn boxes(problem: &Problem, row: &Row) -> Result<[TensorBox; 3], Erro
             ("heads", (queries.heads / packed).into(), strides.head.saturating_mul(packed.into())),
             ("batch", queries.batch.into(), strides.batch),
         ],
-        [width, packed, geometry::cta_rows(row) / packed, 1, 1],
+        [width, packed, row.block_m / packed, 1, 1],
     )?;
     let key_block = |role: TensorRole| {
         let (strides, keys) = (problem.byte_strides(role), problem.extent(role));

@@ -46,9 +46,9 @@ pub(super) struct Tiling {
     /// Batch entries with `query_blocks` blocks of their own: all of them, or 1 where the blocks of all packed sequences follow each other,
     /// each of which may leave one unused.
     pub(super) entries: u32,
-    /// CTAs that share the value vectors of a block.
+    /// Slices of the value vectors of a block.
     pub(super) slices: u32,
-    /// The blocks of all heads and batch entries, each as often as its value vectors have slices.
+    /// The blocks of all heads and batch entries, each as often as CTAs share its value vectors.
     pub(super) tiles: u64,
     /// The most blocks of keys that a block of query rows sees.
     pub(super) key_blocks: u32,
@@ -74,7 +74,7 @@ impl Tiling {
         let queries_of_block = rows_of_block / packed_heads + 1;
         let key_blocks =
             problem.mask().steps_most(sizes.seqlen_k, queries_of_block.min(sizes.seqlen_q), row.block_n);
-        let slices = geometry::value_slices(row, problem.head_dim_v());
+        let ctas = geometry::ctas_of_tile(row, problem.head_dim_v());
         Tiling {
             packed_heads,
             rows_of_block,
@@ -82,8 +82,8 @@ impl Tiling {
             packed_rows,
             query_blocks,
             entries,
-            slices,
-            tiles: u64::from(entries) * u64::from(heads * slices) * query_blocks,
+            slices: geometry::value_slices(row, problem.head_dim_v()),
+            tiles: u64::from(entries) * u64::from(heads * ctas) * query_blocks,
             key_blocks,
         }
     }

@@ -59,21 +59,6 @@ pub unsafe fn bulk_tensor_4d(smem: u32, map: u64, at: [u32; 4], barrier: u32) {
     }
 }
 
-/// As [`bulk_tensor_4d`], to the same place in each of the first `ctas` CTAs of the cluster, whose barriers count the bytes each.
-///
-/// # Safety
-/// As for [`bulk_tensor_4d`], in each of them.
-#[inline(always)]
-pub unsafe fn bulk_tensor_4d_to_cluster(smem: u32, map: u64, at: [u32; 4], barrier: u32, ctas: u32) {
-    let mask = ((1_u32 << ctas) - 1) as u16;
-    // SAFETY: the caller's.
-    unsafe {
-        asm!("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [{s}], [{m}, {{{a}, {b}, {c}, {d}}}], [{w}], {n};",
-            s = in(reg32) smem, m = in(reg64) map, w = in(reg32) barrier, a = in(reg32) at[0],
-            b = in(reg32) at[1], c = in(reg32) at[2], d = in(reg32) at[3], n = in(reg16) mask, options(nostack));
-    }
-}
-
 /// `cp.async.bulk.tensor.5d` from global to shared memory.
 ///
 /// # Safety

@@ -55,20 +55,6 @@ pub unsafe fn mbarrier_arrive_if(barrier: u32, condition: bool) {
     }
 }
 
-/// `mbarrier.arrive.release.cluster.shared::cluster.b64` where `condition` holds: one arrival at the barrier that lies at the same place in
-/// CTA number `cta` of the cluster.
-///
-/// # Safety
-/// As for [`mbarrier_arrive_if`], for that CTA's barrier; where the condition holds, it is there still.
-#[inline(always)]
-pub unsafe fn mbarrier_arrive_remote_if(barrier: u32, cta: u32, condition: bool) {
-    // SAFETY: the caller's.
-    unsafe {
-        asm!("{{ .reg .pred p; .reg .b32 a; setp.ne.u32 p, {c}, 0; @p mapa.shared::cluster.u32 a, {b}, {n}; @p mbarrier.arrive.release.cluster.shared::cluster.b64 _, [a]; }}",
-            b = in(reg32) barrier, n = in(reg32) cta, c = in(reg32) u32::from(condition), options(nostack));
-    }
-}
-
 /// `mbarrier.arrive.expect_tx.shared::cta.b64`: one arrival, and `bytes` bytes that copies have yet to bring.
 ///
 /// # Safety
@@ -79,25 +65,6 @@ pub unsafe fn mbarrier_arrive_expect_tx(barrier: u32, bytes: u32) {
     unsafe {
         asm!("mbarrier.arrive.expect_tx.shared::cta.b64 _, [{b}], {n};", b = in(reg32) barrier,
             n = in(reg32) bytes, options(nostack));
-    }
-}
-
-/// As [`mbarrier_wait`], where other CTAs of the cluster arrive, too: what they did before comes before what this thread does after.
-///
-/// # Safety
-/// As for [`mbarrier_wait`].
-#[inline(always)]
-pub unsafe fn mbarrier_wait_cluster(barrier: u32, parity: u32) {
-    loop {
-        let over: u32;
-        // SAFETY: the caller's.
-        unsafe {
-            asm!("{{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [{b}], {p}; selp.u32 {r}, 1, 0, p; }}",
-                b = in(reg32) barrier, p = in(reg32) parity, r = out(reg32) over, options(nostack));
-        }
-        if over != 0 {
-            return;
-        }
     }
 }
 

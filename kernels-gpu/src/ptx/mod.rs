@@ -4,8 +4,6 @@
 
 #[cfg(ferroflash_wgmma)]
 pub mod bulk;
-#[cfg(ferroflash_wgmma)]
-pub mod cluster;
 pub mod cp_async;
 pub mod grid;
 pub mod ldmatrix;

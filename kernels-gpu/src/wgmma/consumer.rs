@@ -179,6 +179,25 @@ impl Consumer<'_> {
         }
     }
 
+    /// What is left to do for the rows of a tile whose values several consumers have: their LSE, their sinks, and to tell the others.
+    ///
+    /// # Safety
+    /// As for [`Self::store`], which follows.
+    #[inline(always)]
+    unsafe fn close_rows<C: WgmmaConfig>(&mut self, k_loop: &mut KLoop<C>) {
+        let (params, position) = (self.params, position_again::<C>());
+        // SAFETY: the caller's.
+        unsafe {
+            if !is_partial::<C>(params) {
+                let Tile { work, .. } = Tile::read::<C>(params, C::LAYOUT.tile_slot(k_loop.tile.buffer));
+                let queries = QueryRows::new(params, &work, C::BLOCK);
+                store_lse(&queries, &k_loop.softmax, position, self.scale_log2::<C>());
+                take_in_sinks(&queries, &mut k_loop.softmax, position, self.scale_log2::<C>());
+            }
+            self.tell_rows::<C>(&k_loop.softmax);
+        }
+    }
+
     /// Writes the consumer's rows of a tile, and is done with it; row_sum is reduced.
     ///
     /// # Safety
@@ -197,7 +216,7 @@ impl Consumer<'_> {
             let slice = if C::VALUE_GROUPS > 1 { consumer_again() } else { 0 };
             let slot = C::LAYOUT.tile_slot(tile.buffer);
             let Tile { work, blocks } = Tile::read_slice::<C>(params, slot, slice);
-            let found = ld_shared(C::LAYOUT.found(tile.buffer)) != 0;
+            let found = ld_shared(C::LAYOUT.found(tile.buffer, slice)) != 0;
             // Every lane has read it; one says so.
             sync_warp();
             tile.release(TILES_AHEAD, position.lane);
@@ -209,8 +228,10 @@ impl Consumer<'_> {
                 let width = queries.width(C::O::WIDTH);
                 store_partial(&queries, &softmax, acc_o, width, position, self.scale_log2::<C>());
             } else {
-                store_lse(&queries, &softmax, position, self.scale_log2::<C>());
-                take_in_sinks(&queries, &mut softmax, position, self.scale_log2::<C>());
+                if C::VALUE_GROUPS == 1 {
+                    store_lse(&queries, &softmax, position, self.scale_log2::<C>());
+                    take_in_sinks(&queries, &mut softmax, position, self.scale_log2::<C>());
+                }
                 store_output_from_registers::<C::Element, _>(&queries, &softmax, acc_o, position);
             }
             if found {
@@ -316,7 +337,8 @@ impl Consumer<'_> {
     /// # Safety
     /// As for [`super::forward::forward_wgmma`], by all threads of the warpgroup.
     #[inline(always)]
-    unsafe fn run_slice<C: WgmmaConfig>(&mut self, fragments: &mut Fragments<C::Warp>) {
+    unsafe fn run_slice<C: WgmmaConfig>(&mut self) {
+        let fragments = &mut Fragments::<C::Warp>::empty();
         self.v.skip(consumer_again(), C::LAYOUT.kv_buffers());
         // SAFETY: the caller's.
         unsafe {
@@ -350,9 +372,6 @@ impl Consumer<'_> {
             if C::KEY_GROUPS > 1 {
                 return self.run_with_others::<C>(&mut fragments);
             }
-            if C::VALUE_GROUPS > 1 && consumer_again() > 0 {
-                return self.run_slice::<C>(&mut fragments);
-            }
             while let Some(mut k_loop) = self.next_k_loop::<C>() {
                 self.first_step::<C>(&mut fragments, &mut k_loop);
                 loop {
@@ -379,10 +398,12 @@ impl Consumer<'_> {
                 }
                 self.last_output::<C>(&mut fragments, &k_loop);
                 k_loop.softmax.reduce_sum();
-                self.tell_rows::<C>(&k_loop.softmax);
+                if C::VALUE_GROUPS > 1 {
+                    self.close_rows::<C>(&mut k_loop);
+                }
                 self.store::<C>(k_loop.tile, k_loop.softmax, fragments.acc_o);
-                // A CTA of a cluster has one tile.
-                if buffers > 1 || C::CLUSTER_CTAS > 1 {
+                // Several tiles would serialise the products of several consumers of the same rows (C7520 of ptxas).
+                if buffers > 1 || C::VALUE_GROUPS > 1 {
                     break;
                 }
                 fragments.acc_o = C::Warp::NO_O;
@@ -404,32 +425,62 @@ pub(super) unsafe fn consume<C: WgmmaConfig>(params: &ForwardParams) {
             // The first consumer issues first.
             consumer.ping_pong_signal::<C>();
         }
-        consumer.run::<C>();
+        if C::VALUE_GROUPS > 1 && consumer_again() > 0 {
+            consumer.run_slice::<C>();
+        } else {
+            consumer.run::<C>();
+        }
         if C::PING_PONG && consumer_again() == 0 {
             // The last signal that was given.
             consumer.ping_pong_wait::<C>();
         }
-        if C::SPLIT && C::CLUSTER_CTAS == 1 && params.split.counters != 0 {
-            let work = work_of::<C>(params, block_idx_x_again());
+        merge_splits::<C>(params);
+    }
+}
+
+/// Where a tile's keys are split and its last CTA merges them: does so, if this is it.
+///
+/// # Safety
+/// By all threads of all consumers, when they have written what they computed.
+#[inline(always)]
+unsafe fn merge_splits<C: WgmmaConfig>(params: &ForwardParams) {
+    // SAFETY: the caller's.
+    unsafe {
+        if C::SPLIT && params.split.counters != 0 {
+            let mut work = if C::VALUE_GROUPS > 1 {
+                // The CTA's only tile stands there still. Working it out again would keep what is known of the parameters through the main loop.
+                Tile::read::<C>(params, C::LAYOUT.tile_slot(0)).work
+            } else {
+                work_of::<C>(params, block_idx_x_again())
+            };
+            if C::VALUE_GROUPS > 1 && work.batch == NO_MORE {
+                return;
+            }
             let mut block = C::BLOCK;
             if C::RAGGED {
                 // What is known of the block before the main loop is not to be kept through it.
                 block.block_m = opaque(block.block_m);
             }
-            let queries = QueryRows::new(params, &work, block);
-            let tile = Work::tile_of_split(params, block_idx_x_again());
+            let tile = Work::tile_of_split(params, block_idx_x_again()) * C::VALUE_GROUPS;
             let threads = (thread_idx_x_again() - WARPGROUP, C::CONSUMER_THREADS);
             let sync = || named_barrier_sync(CONSUMERS_BARRIER, C::CONSUMER_THREADS);
             let sync_or = |condition| named_barrier_or(CONSUMERS_BARRIER, C::CONSUMER_THREADS, condition);
-            merge_in_last_cta::<C::Element>(
-                &params.split,
-                &queries,
-                C::LAST_CTA,
-                tile,
-                threads,
-                sync,
-                sync_or,
-            );
+            loop {
+                let queries = QueryRows::new(params, &work, block);
+                merge_in_last_cta::<C::Element>(
+                    &params.split,
+                    &queries,
+                    C::LAST_CTA,
+                    tile + work.slice,
+                    threads,
+                    sync,
+                    sync_or,
+                );
+                if C::VALUE_GROUPS == 1 || work.slice + 1 == opaque(C::VALUE_GROUPS) {
+                    break;
+                }
+                work.slice += 1;
+            }
         }
     }
 }

@@ -13,7 +13,6 @@ use super::scrubber::scrub_tiles;
 use crate::geometry::WEIGHTS_BUFFERS;
 use crate::params::{ForwardParams, WgmmaParams};
 use crate::ptx::bulk::prefetch_tensor_map;
-use crate::ptx::cluster::sync_cluster;
 use crate::ptx::grid::{launch_dependents, wait_for_prerequisites};
 use crate::ptx::mbarrier::{fence_mbarrier_init, fence_proxy_async, mbarrier_init};
 use crate::ptx::memory::st_shared_v4;
@@ -72,9 +71,8 @@ pub unsafe fn forward_wgmma<C: WgmmaConfig, const PRODUCER_REGISTERS: u32, const
             for buffer in 0..C::LAYOUT.kv_buffers() {
                 mbarrier_init(C::LAYOUT.scrubbed(buffer), C::SCRUBBERS);
             }
-            let readers = [C::WARPS.along_rows, C::WARPS.along_rows + scrubbers].map(|warps| warps * C::CLUSTER_CTAS);
-            C::LAYOUT.k_ring().init(C::LAYOUT.kv_buffers(), readers[0]);
-            C::LAYOUT.v_ring().init(C::LAYOUT.kv_buffers(), readers[1]);
+            C::LAYOUT.k_ring().init(C::LAYOUT.kv_buffers(), C::WARPS.along_rows);
+            C::LAYOUT.v_ring().init(C::LAYOUT.kv_buffers(), C::WARPS.along_rows + scrubbers);
             if C::VALUE_GROUPS > 1 {
                 C::LAYOUT.weights_ring().init_with_writers(WEIGHTS_BUFFERS, weighers, weighers);
             }
@@ -83,10 +81,7 @@ pub unsafe fn forward_wgmma<C: WgmmaConfig, const PRODUCER_REGISTERS: u32, const
         if C::SPLIT {
             clear_unused_rows::<C>(params, thread);
         }
-        if C::CLUSTER_CTAS > 1 {
-            // The other CTA's copies and arrivals come to these barriers, too.
-            sync_cluster();
-        } else if thread < 32 {
+        if thread < 32 {
             // The producer knows the barriers: it need not wait for the others.
             named_barrier_arrive(0, C::THREADS);
         } else {
@@ -106,10 +101,6 @@ pub unsafe fn forward_wgmma<C: WgmmaConfig, const PRODUCER_REGISTERS: u32, const
         } else {
             take_registers::<CONSUMER_REGISTERS>();
             consume::<C>(params);
-        }
-        if C::CLUSTER_CTAS > 1 {
-            // Until then the other CTA's copies and arrivals come here.
-            sync_cluster();
         }
     }
 }

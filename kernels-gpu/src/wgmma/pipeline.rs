@@ -190,7 +190,7 @@ impl<'a> Consumer<'a> {
     #[inline(always)]
     pub(super) unsafe fn release_k<C: WgmmaConfig>(&mut self) {
         // SAFETY: the warp's products with it are done.
-        unsafe { self.k.release_to_cluster(C::CLUSTER_CTAS, C::LAYOUT.kv_buffers(), lane_again()) }
+        unsafe { self.k.release(C::LAYOUT.kv_buffers(), lane_again()) }
         self.k.skip(C::KEY_GROUPS, C::LAYOUT.kv_buffers());
     }
 
@@ -219,7 +219,7 @@ impl<'a> Consumer<'a> {
     #[inline(always)]
     pub(super) unsafe fn release_v<C: WgmmaConfig>(&mut self) {
         // SAFETY: the warp's products with it are done.
-        unsafe { self.v.release_to_cluster(C::CLUSTER_CTAS, C::LAYOUT.kv_buffers(), lane_again()) }
+        unsafe { self.v.release(C::LAYOUT.kv_buffers(), lane_again()) }
         self.v.skip(C::KEY_GROUPS * C::VALUE_GROUPS, C::LAYOUT.kv_buffers());
     }
 }

@@ -6,13 +6,13 @@ use super::ring::{Ring, TILES_AHEAD};
 use super::work_tile::{NO_MORE, Tile};
 use crate::keys::PageTable;
 use crate::params::{DenseParams, ForwardParams, OWN_WAITS, WgmmaParams};
-use crate::ptx::bulk::{bulk_tensor_4d, bulk_tensor_4d_to_cluster, bulk_tensor_5d};
+use crate::ptx::bulk::{bulk_tensor_4d, bulk_tensor_5d};
 use crate::ptx::mbarrier::{fence_proxy_async_global, mbarrier_arrive_expect_tx, mbarrier_arrive_if};
 use crate::ptx::memory::{
     atomic_inc, ld_acquire_sys_b32, st_shared, st_shared_v4, to_global, to_global_again,
 };
 use crate::ptx::warp::{first_lane, sync_warp};
-use crate::ptx::{block_idx_x_again, opaque, thread_idx_x_again};
+use crate::ptx::{opaque, thread_idx_x_again};
 use crate::scheduler::{Rows, Work};
 use crate::shape::Shape;
 use core::mem::offset_of;
@@ -70,9 +70,8 @@ impl<'a> Producer<'a> {
         // SAFETY: the caller's.
         unsafe {
             let mut tile = Tile::new::<C>(self.params, index);
-            let past_rows = C::CLUSTER_BLOCK.past_rows(self.params, &tile.work);
             if (C::RAGGED || C::PERSISTENT) && tile.blocks.is_empty() {
-                if C::RAGGED && past_rows <= tile.work.first_row {
+                if C::RAGGED && C::BLOCK.past_rows(self.params, &tile.work) <= tile.work.first_row {
                     // Nobody hears of a tile without rows.
                     return draw();
                 }
@@ -82,7 +81,6 @@ impl<'a> Producer<'a> {
                 tile.blocks.end = tile.blocks.first + 1;
             }
             let slot = C::LAYOUT.tile_slot(self.tiles.buffer);
-            tile = tile.of_cta::<C>(self.params);
             self.publish::<C>(&tile);
             if C::RAGGED {
                 // Read anew, as registers are short.
@@ -177,7 +175,7 @@ impl<'a> Producer<'a> {
                 }
                 if v {
                     let ring = Ring { barriers: C::LAYOUT.v_ring().barriers, ..self.kv };
-                    let first = if C::SLICED { part * self.params.ragged.width_v } else { 0 };
+                    let first = if C::VALUE_GROUPS > 1 { part * self.params.ragged.width_v } else { 0 };
                     let to = (offset_of!(WgmmaParams, v), C::LAYOUT.v(ring.buffer), (first, C::V::COLUMNS));
                     self.copy_keys::<C, C::V>(ring, to, work, boxes);
                 }
@@ -210,7 +208,9 @@ impl<'a> Producer<'a> {
             if lane::<C>() == 0 {
                 self.tiles.wait_empty(TILES_AHEAD);
                 tile.write::<C>(C::LAYOUT.tile_slot(self.tiles.buffer));
-                st_shared(C::LAYOUT.found(self.tiles.buffer), 0);
+                for slice in 0..C::VALUE_GROUPS {
+                    st_shared(C::LAYOUT.found(self.tiles.buffer, slice), 0);
+                }
                 mbarrier_arrive_if(self.tiles.full(), true);
             }
             if C::RAGGED {
@@ -253,7 +253,7 @@ impl<'a> Producer<'a> {
     }
 
     /// Copies a block of keys, or of values, of shape `S` into the ring's current buffer, at `tile`, or so many columns of it from this element
-    /// on; `map` is the tensor map's offset in the parameter block. CTAs of a cluster copy some of the columns each, to all of them.
+    /// on; `map` is the tensor map's offset in the parameter block.
     ///
     /// # Safety
     /// As for [`Self::tile`].
@@ -268,7 +268,7 @@ impl<'a> Producer<'a> {
         // SAFETY: the caller's.
         unsafe {
             if lane::<C>() == 0 {
-                ring.wait_empty_in_cluster(C::CLUSTER_CTAS, C::LAYOUT.kv_buffers());
+                ring.wait_empty(C::LAYOUT.kv_buffers());
                 mbarrier_arrive_expect_tx(ring.full(), columns * S::COLUMN_BYTES);
             }
             let mut row = 0;
@@ -280,19 +280,12 @@ impl<'a> Producer<'a> {
                     return;
                 }
             }
-            let own_columns = columns / C::CLUSTER_CTAS;
-            let cta = if C::CLUSTER_CTAS > 1 { block_idx_x_again() % C::CLUSTER_CTAS } else { 0 };
-            for column in 0..own_columns {
-                let column = cta * own_columns + column;
+            for column in 0..columns {
                 let at = [first + column * S::COLUMN_WIDTH, boxes.first, work.head_kv, boxes.batch];
                 let smem = tile + column * S::COLUMN_BYTES + row * S::COLUMN_ROW_BYTES;
                 let to_own = if boxes.own { DenseParams::TO_OWN } else { 0 };
                 let map = C::parameter_address() + map as u64 + u64::from(to_own);
-                if C::CLUSTER_CTAS > 1 {
-                    bulk_tensor_4d_to_cluster(smem, map, at, ring.full(), C::CLUSTER_CTAS);
-                } else {
-                    bulk_tensor_4d(smem, map, at, ring.full());
-                }
+                bulk_tensor_4d(smem, map, at, ring.full());
             }
         }
     }

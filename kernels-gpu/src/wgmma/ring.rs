@@ -1,9 +1,7 @@
 //! Buffers in shared memory and their barriers, and where they all lie.
 
 use crate::geometry;
-use crate::ptx::mbarrier::{
-    mbarrier_arrive_if, mbarrier_arrive_remote_if, mbarrier_init, mbarrier_wait, mbarrier_wait_cluster,
-};
+use crate::ptx::mbarrier::{mbarrier_arrive_if, mbarrier_init, mbarrier_wait};
 use crate::ptx::memory::dynamic_smem;
 use crate::row::{Row, Schedule};
 
@@ -11,7 +9,7 @@ use crate::row::{Row, Schedule};
 pub(super) const TILES_AHEAD: u32 = 3;
 /// Bytes of an mbarrier.
 const BARRIER_BYTES: u32 = 8;
-/// Bytes for whether a tile's blocks held anything that was scrubbed: a u32, and what keeps the barriers behind aligned.
+/// Bytes for whether a tile's blocks held anything that was scrubbed: a u32 for each of up to two slices, which keeps the barriers behind aligned.
 const FOUND_BYTES: u32 = 8;
 
 /// A ring of buffers in shared memory, each with a barrier that says when it is full and one that says when it is free again.
@@ -81,22 +79,6 @@ impl Ring {
         unsafe { mbarrier_wait(self.empty(buffers), self.round ^ 1) }
     }
 
-    /// As [`Self::wait_empty`], where readers are in other CTAs of the cluster, too.
-    ///
-    /// # Safety
-    /// As for [`Self::wait_empty`].
-    #[inline(always)]
-    pub(super) unsafe fn wait_empty_in_cluster(self, ctas: u32, buffers: u32) {
-        // SAFETY: the caller's.
-        unsafe {
-            if ctas > 1 {
-                mbarrier_wait_cluster(self.empty(buffers), self.round ^ 1);
-            } else {
-                self.wait_empty(buffers);
-            }
-        }
-    }
-
     /// Waits until the buffer may be read: what was copied has landed, and wgmma and loads of this thread see it.
     ///
     /// # Safety
@@ -116,23 +98,6 @@ impl Ring {
     pub(super) unsafe fn release(self, buffers: u32, lane: u32) {
         // SAFETY: one lane of each warp that reads.
         unsafe { mbarrier_arrive_if(self.empty(buffers), lane == 0) }
-    }
-
-    /// As [`Self::release`], to all CTAs of a cluster, whose buffers are filled together.
-    ///
-    /// # Safety
-    /// As for [`Self::release`]; the other CTAs are there still.
-    #[inline(always)]
-    pub(super) unsafe fn release_to_cluster(self, ctas: u32, buffers: u32, lane: u32) {
-        let empty = self.empty(buffers);
-        // SAFETY: one lane of each warp that reads, to each CTA.
-        unsafe {
-            if ctas > 1 {
-                mbarrier_arrive_remote_if(empty, lane, lane < ctas);
-            } else {
-                mbarrier_arrive_if(empty, lane == 0);
-            }
-        }
     }
 
     /// On to the next buffer.
@@ -174,7 +139,7 @@ pub struct Layout {
 impl Layout {
     pub(super) const fn of(row: &Row) -> Self {
         let layout = Self {
-            q_bytes: geometry::q_bytes(row),
+            q_bytes: geometry::tile_bytes(row, row.block_m),
             q_buffers: geometry::q_buffers(row),
             k_bytes: geometry::tile_bytes(row, row.block_n) / geometry::value_groups(row),
             v_bytes: geometry::value_bytes(row),
@@ -241,10 +206,10 @@ impl Layout {
         self.behind_tiles() + buffer * self.slot_bytes
     }
 
-    /// Whether the scrubbers found anything in a tile's blocks.
+    /// Whether the scrubbers found anything in a slice of a tile's blocks.
     #[inline(always)]
-    pub(super) fn found(&self, buffer: u32) -> u32 {
-        self.behind_tiles() + TILES_AHEAD * self.slot_bytes + buffer * FOUND_BYTES
+    pub(super) fn found(&self, buffer: u32, slice: u32) -> u32 {
+        self.behind_tiles() + TILES_AHEAD * self.slot_bytes + buffer * FOUND_BYTES + slice * 4
     }
 
     #[inline(always)]

@@ -55,7 +55,7 @@ pub(super) unsafe fn scrub_tiles<C: WgmmaConfig>(params: &ForwardParams, thread:
             let mut block = blocks.end;
             while block > blocks.first {
                 block -= 1;
-                for _ in 0..C::VALUE_GROUPS {
+                for slice in 0..C::VALUE_GROUPS {
                     // Wait for every block: an mbarrier shows only phase parity, so a skipped phase is ambiguous.
                     v.wait_full();
                     if blocks.is_partial(block) {
@@ -71,13 +71,13 @@ pub(super) unsafe fn scrub_tiles<C: WgmmaConfig>(params: &ForwardParams, thread:
                         }
                         // By the lane that arrives. Another warp may find something at the same time.
                         if vote_any(seen) && lane == 0 {
-                            st_shared_relaxed(C::LAYOUT.found(tiles.buffer), 1);
+                            st_shared_relaxed(C::LAYOUT.found(tiles.buffer, slice), 1);
                         }
                         // The warp's part is done.
                         sync_warp();
                         mbarrier_arrive_if(C::LAYOUT.scrubbed(v.buffer), lane == 0);
                     }
-                    v.release_to_cluster(C::CLUSTER_CTAS, C::LAYOUT.kv_buffers(), lane);
+                    v.release(C::LAYOUT.kv_buffers(), lane);
                     v.advance(C::LAYOUT.kv_buffers());
                 }
             }

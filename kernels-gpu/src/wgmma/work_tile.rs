@@ -2,7 +2,6 @@
 
 use crate::config::Config;
 use crate::params::ForwardParams;
-use crate::ptx::block_idx_x_again;
 use crate::ptx::memory::{ld_shared_v4, st_shared_v4};
 use crate::ptx::warp::first_lane;
 use crate::scheduler::Work;
@@ -29,15 +28,6 @@ impl<'a> Tile<'a> {
         // SAFETY: the caller's; no shuffle, as kernels with wgmma have no intervals.
         let blocks = unsafe { key_blocks::<C>(params, &work) };
         Self { work, blocks }
-    }
-
-    /// The same with the rows that are the CTA's own, of a tile of its cluster.
-    #[inline(always)]
-    pub(super) fn of_cta<C: Config>(mut self, params: &ForwardParams) -> Self {
-        if C::CLUSTER_CTAS > 1 {
-            self.work.first_row += block_idx_x_again() % C::CLUSTER_CTAS * C::BLOCK.rows_used(params.group);
-        }
-        self
     }
 
     /// # Safety

@@ -124,7 +124,7 @@ pub(crate) fn are_right(params: &WgmmaParams, row: &Row) -> bool {
     let queries = [
         head_dim,
         (packed, head, packed),
-        (forward.seqlen_q, row_stride, geometry::cta_rows(row) / packed),
+        (forward.seqlen_q, row_stride, row.block_m / packed),
         (forward.heads_q / packed, i64::from(packed) * head, 1),
         (forward.batch, batch, 1),
     ];
