@@ -5,7 +5,7 @@ use crate::manifest_file;
 use crate::ptx_text::{Bounds, Module};
 use crate::rows::{self, BackwardRows, Rows, RowsOptions};
 use crate::score_crate::Scores;
-use crate::{check_ptx, ptxas, workspace};
+use crate::{check_ptx, device_core, ptxas, workspace};
 use anyhow::{Context, bail};
 use cuda_builder::{CudaBuilder, DebugInfo, NvvmArch};
 use kernels_gpu::geometry;
@@ -18,6 +18,9 @@ use std::path::{Path, PathBuf};
 
 /// The families, each of one kind of rows.
 const ISAS: [Isa; 2] = [Isa::Mma, Isa::Wgmma];
+
+/// What the folders of the kinds of builds end in, and whether these keep source lines.
+const KINDS: [(&str, bool); 4] = [("", false), ("-rows", false), ("-lines", true), ("-rows-lines", true)];
 
 /// What to build.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -115,12 +118,20 @@ fn compile(
     // A cdylib's files carry no hash: each kind of build has its own folder, and each stays fresh. What is compiled for a user's crate
     // has another package name.
     let kind = match (options.rows.is_table() || scores.is_some(), options.line_tables) {
-        (true, false) => "",
-        (true, true) => "-lines",
-        (false, false) => "-rows",
-        (false, true) => "-rows-lines",
+        (true, false) => KINDS[0].0,
+        (false, false) => KINDS[1].0,
+        (true, true) => KINDS[2].0,
+        (false, true) => KINDS[3].0,
     };
-    let target_dir = workspace::target().join("device").join(format!("{}{kind}", arch.target_cpu()));
+    let folder_of = |kind| workspace::target().join("device").join(format!("{}{kind}", arch.target_cpu()));
+    let target_dir = folder_of(kind);
+    let alike: Vec<PathBuf> = KINDS
+        .iter()
+        .filter(|(_, lines)| *lines == options.line_tables)
+        .map(|(kind, _)| folder_of(kind))
+        .collect();
+    device_core::share(&alike, &target_dir)
+        .with_context(|| format!("{} cannot be filled", target_dir.display()))?;
     let source = match scores {
         Some(scores) => scores.write_device_crate()?,
         None => workspace::root().join("kernels-gpu"),

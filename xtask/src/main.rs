@@ -7,6 +7,7 @@ mod build_ptx;
 mod check_ptx;
 mod demo;
 mod device_compiler;
+mod device_core;
 mod gpus_plot;
 mod manifest_file;
 mod pack_kernels;
