@@ -20,7 +20,7 @@ support::trials!(
 const DTYPES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
 
 fn simulator() -> Attention {
-    Attention::simulator(None, SimOptions::default()).expect("compiled kernels")
+    support::on_simulator(SimOptions::default())
 }
 
 fn new_keys_and_values_are_appended_by_the_definitions() {

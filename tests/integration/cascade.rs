@@ -9,7 +9,7 @@ use ferroflash::error::StepError;
 use ferroflash::problem::{BlockTable, Pages, Score};
 use ferroflash::{
     Attention, Cascading, DeviceModel, DeviceTensors, Dtype, Error, HostOperand, HostTensors, Layout, Mask,
-    Operand, Output, Planner, PrefixPlan, Problem, SimOptions, StreamHandle,
+    Operand, Output, Planner, PrefixPlan, Problem, StreamHandle,
 };
 use kernels_gpu::row::Accumulation;
 
@@ -116,8 +116,7 @@ fn call(problem: &Problem, pages: Pages, (new, keys): (&[u32], &[u32]), seed: u6
 
 fn a_shared_prefix_is_as_right_as_without() {
     for (model, dtype) in [(DeviceModel::L4, Dtype::F16), (DeviceModel::H200, Dtype::Bf16)] {
-        let attention =
-            Attention::simulator(None, SimOptions::default().with_model(model)).expect("compiled kernels");
+        let attention = support::simulator(model);
         let decoding: (&[u32], &[u32]) = (&[1, 1, 1, 1], &[130, 65, 200, 97]);
         let mixed: (&[u32], &[u32]) = (&[3, 0, 20], &[70, 64, 150]);
         for (seed, (page, layout, mask, score, head_dim_v, has_sinks, (new, keys))) in (0..).zip([

@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 support::trials!(runs_of_any_kind_are_copied_and_nothing_else, what_is_no_multiple_of_a_word_is_refused);
 
 fn simulator() -> Attention {
-    Attention::simulator(None, SimOptions::default()).expect("compiled kernels")
+    support::on_simulator(SimOptions::default())
 }
 
 /// Numbers below a bound, the same ones every time.

@@ -1,11 +1,11 @@
 //! Every kernel of the table on the simulator, and on the GPU; the latter are ignored, by name and with the reason,
 //! where there is none.
 
-use crate::support::problem;
+use crate::support::{self, problem};
 use check::random_input::{self, InputKind};
 use check::verification::{Grid, Observer, Oracle, RowReport, verify_rows};
 use ferroflash::device::sim::SimDevice;
-use ferroflash::module::{Library, Source};
+use ferroflash::module::Source;
 use ferroflash::{
     Attention, CudaOptions, DeviceModel, ElementStrides, Error, HostTensors, PlanOptions, Problem, Row,
     RowSelection, Schedule, SimOptions, Splits, TensorRole,
@@ -96,7 +96,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// All but those of the backward pass, which gained nothing by it, and each on every path before it touches memory.
 fn early_kernels_wait() -> Result<(), Error> {
-    let library = Library::find(None)?;
+    let library = support::library();
     let source = |family: &str| Source::Ptx { family: family.to_owned() };
     for kernel in library.kernels() {
         assert!(library.image(kernel, &source(&kernel.family))?.waits && kernel.waits, "{}", kernel.entry);
@@ -137,7 +137,7 @@ fn tiles_that_follow_each_other_are_right(variant: &Variant) -> Result<(), Faile
         let oracle = Oracle::new(&problem, qkv.clone(), None, &[acc], &|_, _| ());
         for schedule in schedules(dtype) {
             let options = SimOptions::default().with_model(&ONE_SM).with_schedule(schedule);
-            let attention = Attention::simulator(None, options).map_err(|error| error.to_string())?;
+            let attention = support::on_simulator(options);
             let rows = RowSelection::Named(variant.entry.to_owned());
             let splits = if variant.row.schedule.splits() { Splits::Count(1) } else { Splits::Auto };
             let options = PlanOptions { rows, splits, ..PlanOptions::new() };
@@ -166,7 +166,7 @@ fn strided_tensors_are_right(on: On, variant: &Variant) -> Result<Completion, Fa
     let attention = match on {
         On::Gpu => gpu().as_ref().map_err(Error::to_string)?,
         On::Simulator => {
-            simulator = shaken(head_dim, dtype).map_err(|error| error.to_string())?;
+            simulator = shaken(head_dim, dtype);
             &simulator
         }
     };
@@ -209,8 +209,7 @@ fn ignored(on: On, variant: &Variant) -> Option<String> {
 /// No access to shared memory takes more passes than its size needs: exact, for ragged and full blocks, both masks.
 fn no_bank_conflicts(variant: &Variant) -> Result<(), Failed> {
     let device = Arc::new(SimDevice::new(SimOptions::default().with_model(DeviceModel::H200)));
-    let library = Arc::new(Library::find(None).map_err(|error| error.to_string())?);
-    let attention = Attention::new(device.clone(), library).map_err(|error| error.to_string())?;
+    let attention = Attention::new(device.clone(), support::library()).map_err(|error| error.to_string())?;
     let full = problem_for(&variant.row, [1, 2, 1, 150, 300]);
     // At one split O goes out through shared memory, at several past it.
     let splits: &[Splits] = match variant.row.schedule {
@@ -261,9 +260,9 @@ pub(crate) fn missing_gpu() -> Option<String> {
 
 /// A simulated device that has the shared memory for every row, and runs warps and lands copies in an order of its own for each
 /// head_dim and dtype: kernels of both dtypes are alike, so that each is seen in two orders.
-fn shaken(head_dim: u32, dtype: Dtype) -> Result<Attention, Error> {
+fn shaken(head_dim: u32, dtype: Dtype) -> Attention {
     let schedule = ptx_sim::Schedule::Seeded(u64::from(head_dim) + u64::from(dtype == Dtype::Bf16));
-    Attention::simulator(None, SimOptions::default().with_model(DeviceModel::H200).with_schedule(schedule))
+    support::scheduled(schedule)
 }
 
 fn gpu() -> &'static Result<Attention, Error> {
@@ -311,7 +310,7 @@ fn verify(Key(on, head_dim, dtype): Key) -> Result<Vec<RowReport>, String> {
     let (attention, grid, repeats) = match on {
         On::Gpu => (gpu().as_ref().map_err(Error::to_string)?, Grid::Odd, GPU_REPEATS),
         On::Simulator => {
-            simulator = shaken(head_dim, dtype).map_err(|error| error.to_string())?;
+            simulator = shaken(head_dim, dtype);
             (&simulator, Grid::Quick, 1)
         }
     };

@@ -1,12 +1,12 @@
 //! Attention over several ranks, each a simulator: against the reference, against one device, and where ranks fail.
 
-use crate::support::{problem, trials};
+use crate::support::{self, problem, trials};
 use check::random_input::{InputKind, qkv};
 use check::verification::Oracle;
 use ferroflash::device::Buffer;
 use ferroflash::{
     Attention, DeviceModel, DeviceTensors, Dtype, HostTensors, Layout, Mask, Output, PlanOptions, Problem,
-    RowSelection, SimOptions, StreamHandle,
+    RowSelection, StreamHandle,
 };
 use ferroflash_distributed::{
     ContextOptions, Error, Local, Message, Method, RankRun, Sharding, SplitCache, Step, Ticket, Transport,
@@ -32,8 +32,7 @@ trials![
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn simulators(count: u32, model: &'static DeviceModel) -> Vec<Arc<Attention>> {
-    let one =
-        |_| Attention::simulator(None, SimOptions::default().with_model(model)).expect("kernels are built");
+    let one = |_| support::simulator(model);
     (0..count).map(one).map(Arc::new).collect()
 }
 

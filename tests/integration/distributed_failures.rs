@@ -1,7 +1,7 @@
 //! Ranks that die, stall or want something else: every other rank ends with an error that names rank and step, within the limit; and bytes
 //! and memory against what the model predicts.
 
-use crate::support::{problem, trials};
+use crate::support::{self, problem, trials};
 use check::random_input::{InputKind, qkv};
 use ferroflash::device::Buffer;
 use ferroflash::problem::TensorRole;
@@ -32,7 +32,7 @@ const LIMIT: Duration = Duration::from_secs(4);
 const LONG: Duration = Duration::from_secs(120);
 
 fn simulator() -> Arc<Attention> {
-    Arc::new(Attention::simulator(None, SimOptions::default()).expect("kernels are built"))
+    Arc::new(support::on_simulator(SimOptions::default()))
 }
 
 /// What a planted rank does in its exchange of this number.

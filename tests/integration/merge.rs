@@ -9,7 +9,7 @@ use ferroflash::{Attention, Error, Layout, MergeStates, MergeTensors, Number, Si
 support::trials!(states_are_merged_by_the_definition, states_that_cannot_be_merged_are_refused);
 
 fn simulator() -> Attention {
-    Attention::simulator(None, SimOptions::default()).expect("compiled kernels")
+    support::on_simulator(SimOptions::default())
 }
 
 fn states_are_merged_by_the_definition() {

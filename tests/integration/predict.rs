@@ -3,10 +3,8 @@
 use crate::support::{self, ferroflash, folder};
 use check::measure::kept;
 use check::predict::{self, Part, Predictor};
-use ferroflash::module::Library;
 use ferroflash::{DeviceModel, Planner};
 use std::path::Path;
-use std::sync::Arc;
 
 support::trials!(
     predictions_rank_times_that_nothing_was_fitted_to,
@@ -17,7 +15,7 @@ support::trials!(
 /// The kernels are today's, the times those of kernels of a day before. Factors were fitted to the H200 alone: for the H100 nothing but
 /// the device's figures changes.
 fn predictions_rank_times_that_nothing_was_fitted_to() {
-    let library = Arc::new(Library::find(None).expect("compiled kernels"));
+    let library = support::library();
     for (name, file) in
         [("h200", "2026-11-22-h200-plans-random.jsonl.gz"), ("h100", "2026-11-23-h100-plans.jsonl.gz")]
     {

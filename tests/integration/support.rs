@@ -1,13 +1,15 @@
 //! What the tests share: the command as a process, files to feed it, problems.
 
 use check::kernel_folder;
+use ferroflash::device::sim::SimDevice;
+use ferroflash::module::Library;
 use ferroflash::{Attention, DeviceModel, Dtype, Problem, SimOptions, Sizes};
 use kernels_gpu::manifest::Kernel;
 use ptx_sim::Schedule;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use tempfile::TempDir;
 
 /// Makes `trials()` of a module's test functions.
@@ -34,10 +36,10 @@ pub(crate) fn binary() -> &'static Path {
     BINARY.get_or_init(|| given("FERROFLASH_BIN").unwrap_or_else(|| built("ferroflash", "executable")))
 }
 
-/// The lab, built now from this workspace.
+/// The lab: that of FERROFLASH_LAB, or built now from this workspace.
 pub(crate) fn lab_binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| built("lab", "executable"))
+    BINARY.get_or_init(|| given("FERROFLASH_LAB").unwrap_or_else(|| built("lab", "executable")))
 }
 
 /// The library that takes a CUDA driver's place: that of FERROFLASH_FAKE_DRIVER, or built now.
@@ -227,15 +229,26 @@ pub(crate) fn npy(descr: &str, fortran_order: bool, shape: &str, data: &[u8]) ->
     file
 }
 
+/// The compiled kernels, read and hashed once for all tests: most of them open a device of their own, and some many.
+pub(crate) fn library() -> Arc<Library> {
+    static LIBRARY: OnceLock<Arc<Library>> = OnceLock::new();
+    LIBRARY.get_or_init(|| Arc::new(Library::find(None).expect("compiled kernels"))).clone()
+}
+
+/// A fresh simulator with the compiled kernels.
+pub(crate) fn on_simulator(options: SimOptions) -> Attention {
+    Attention::new(Arc::new(SimDevice::new(options)), library()).expect("a device that is supported")
+}
+
 /// A simulator that stands for a device, with the compiled kernels.
 pub(crate) fn simulator(model: &'static DeviceModel) -> Attention {
-    Attention::simulator(None, SimOptions::default().with_model(model)).expect("compiled kernels")
+    on_simulator(SimOptions::default().with_model(model))
 }
 
 /// An H200 whose CTAs and warps run in such an order.
 pub(crate) fn scheduled(schedule: Schedule) -> Attention {
     let options = SimOptions::default().with_model(DeviceModel::H200).with_schedule(schedule);
-    Attention::simulator(None, options).expect("compiled kernels")
+    on_simulator(options)
 }
 
 /// A problem, by the numbers of `--shape`.
