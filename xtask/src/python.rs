@@ -32,9 +32,9 @@ pub(crate) fn test_package(python: &Path) -> anyhow::Result<Result<(), String>> 
         Ok(python) => python,
         Err(reason) => return Ok(Err(format!("the package's tests were not run: {reason}"))),
     };
-    process::run(workspace::cargo().args(["build", "--package", "ferroflash-py"]))?;
+    process::run(&mut workspace::build_all())?;
     let folder = workspace::target().join("python");
-    assemble(&folder, &workspace::target().join("debug/lib_native.so"))?;
+    assemble(&folder, &workspace::built("lib_native.so"))?;
     let mut tests = Command::new(python);
     tests.args(["-m", "pytest", "--quiet", "-p", "no:cacheprovider", "tests"]);
     tests.current_dir(workspace::root().join("bindings/python"));

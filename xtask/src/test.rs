@@ -1,10 +1,14 @@
 //! `cargo xtask test`: sets up what is lacking, then every check and test, to the first failure.
+//!
+//! The kernels are compiled beside the checks of the host's code: each of their two families takes one thread for minutes, and one of them
+//! longer than the other, while nothing before the tests asks for PTX.
 
 use crate::rows::RowsOptions;
 use crate::{browser, build_ptx, check_ptx, package, process, ptxas, python, tidy, workspace};
 use anyhow::Context;
 use clap::ValueEnum;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Which parts to run.
@@ -31,12 +35,14 @@ enum Step {
     CheckPtx,
     /// cargo clippy, warnings denied
     Clippy,
-    /// cargo clippy of the library alone, as its users build it: without the simulator
+    /// cargo clippy of the library alone, as its users build it: without the simulator; the wheel and the command alone compile
     Library,
     /// cargo doc, warnings denied
     Doc,
     /// Licences and bans of the dependencies, where cargo-deny is installed
     Deny,
+    /// Every program, library and test of the workspace, built once for the steps that follow
+    Build,
     /// The Python package, and the parts of benches/torch_sdpa.py that need no GPU, where Python is installed
     Python,
     /// cargo test
@@ -45,6 +51,16 @@ enum Step {
     Package,
     /// The lab's pages in a browser, which is installed where it is missing
     Pages,
+}
+
+/// When a step is run: those of one phase one after the other, the kernels' beside the host's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// In seconds
+    Rules,
+    Kernels,
+    Host,
+    Tests,
 }
 
 /// How a step ended, where it did not fail.
@@ -56,25 +72,60 @@ enum Outcome {
     Skipped(String),
 }
 
+/// A step that was run.
+struct Ran {
+    step: Step,
+    result: anyhow::Result<Outcome>,
+    time: Duration,
+}
+
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let mut summary = Vec::new();
-    let mut failure = None;
-    for step in Step::value_variants() {
-        if !options.only.is_empty() && !options.only.contains(step) {
-            continue;
+    let is_chosen = |step: &&Step| options.only.is_empty() || options.only.contains(step);
+    let of = |phase: Phase| -> Vec<Step> {
+        Step::value_variants()
+            .iter()
+            .filter(is_chosen)
+            .filter(|step| step.phase() == phase)
+            .copied()
+            .collect()
+    };
+    let has_failed = AtomicBool::new(false);
+    let run = |steps: &[Step]| run_in_order(steps, options.thorough, &has_failed);
+    let mut ran = run(&of(Phase::Rules));
+    let (kernels, host) = (of(Phase::Kernels), of(Phase::Host));
+    let (of_kernels, of_host) = std::thread::scope(|scope| {
+        let beside = scope.spawn(|| run(&kernels));
+        let of_host = run(&host);
+        (beside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), of_host)
+    });
+    ran.extend(of_kernels);
+    ran.extend(of_host);
+    ran.extend(run(&of(Phase::Tests)));
+    let lines: Vec<String> = ran.iter().map(|ran| summary_line(ran.step, &ran.result, ran.time)).collect();
+    eprintln!("\n== summary\n{}", lines.join("\n"));
+    let failure = ran.into_iter().find_map(|Ran { step, result, .. }| {
+        result.err().map(|error| error.context(format!("the step {} failed", step.name())))
+    });
+    failure.map_or(Ok(()), Err)
+}
+
+/// Runs steps one after the other, to the first failure here or beside.
+fn run_in_order(steps: &[Step], thorough: bool, has_failed: &AtomicBool) -> Vec<Ran> {
+    let mut ran = Vec::new();
+    for &step in steps {
+        if has_failed.load(Ordering::Relaxed) {
+            break;
         }
         eprintln!("\n== {}", step.name());
         let start = Instant::now();
-        let result = step.run(options.thorough);
-        summary.push(summary_line(*step, &result, start.elapsed()));
-        if let Err(error) = result {
-            failure = Some(error.context(format!("the step {} failed", step.name())));
-            break;
+        let result = step.run(thorough);
+        if result.is_err() {
+            has_failed.store(true, Ordering::Relaxed);
         }
+        ran.push(Ran { step, result, time: start.elapsed() });
     }
-    eprintln!("\n== summary\n{}", summary.join("\n"));
-    failure.map_or(Ok(()), Err)
+    ran
 }
 
 fn summary_line(step: Step, result: &anyhow::Result<Outcome>, time: Duration) -> String {
@@ -92,6 +143,15 @@ impl Step {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
+    fn phase(self) -> Phase {
+        match self {
+            Step::Tidy | Step::Fmt => Phase::Rules,
+            Step::BuildPtx | Step::CheckPtx => Phase::Kernels,
+            Step::Clippy | Step::Library | Step::Doc | Step::Deny | Step::Build => Phase::Host,
+            Step::Python | Step::Tests | Step::Package | Step::Pages => Phase::Tests,
+        }
+    }
+
     fn run(self, thorough: bool) -> anyhow::Result<Outcome> {
         match self {
             Step::BuildPtx => {
@@ -106,21 +166,7 @@ impl Step {
                 "clippy",
                 &["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"],
             ),
-            Step::Library => with_component(
-                "clippy",
-                "clippy",
-                &[
-                    "clippy",
-                    "--package",
-                    "ferroflash",
-                    "--features",
-                    "cudarc-0-19",
-                    "--all-targets",
-                    "--",
-                    "--deny",
-                    "warnings",
-                ],
-            ),
+            Step::Library => library(),
             Step::Doc => {
                 let mut doc = workspace::cargo();
                 doc.args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-Dwarnings");
@@ -134,12 +180,16 @@ impl Step {
             }
             Step::Tidy => tidy::run().map(|()| Outcome::Passed),
             Step::Python => python(),
+            Step::Build => passed(&mut workspace::build_all()),
             Step::Tests => {
+                // What the tests start is built with the features that everything together has: each by itself has others, and the crates
+                // that they share would be compiled again.
+                process::run(&mut workspace::build_all())?;
                 let mut tests = workspace::cargo();
                 // All failures of one run: the first would hide those of the programs behind it.
-                tests
-                    .args(["test", "--workspace", "--no-fail-fast"])
-                    .envs(thorough.then_some(("FERROFLASH_THOROUGH", "1")));
+                tests.args(["test", "--workspace", "--no-fail-fast"]);
+                tests.envs(PROGRAMS.map(|(variable, file)| (variable, workspace::built(file))));
+                tests.envs(thorough.then_some(("FERROFLASH_THOROUGH", "1")));
                 passed(&mut tests)
             }
             Step::Package => package::run(&package::Options { crates_only: true, ..Default::default() })
@@ -147,6 +197,26 @@ impl Step {
             Step::Pages => pages(),
         }
     }
+}
+
+/// What the integration tests start, and the variables that name it to them.
+const PROGRAMS: [(&str, &str); 4] = [
+    ("FERROFLASH_BIN", "ferroflash"),
+    ("FERROFLASH_LAB", "lab"),
+    ("FERROFLASH_FAKE_DRIVER", "libfake_driver.so"),
+    ("FERROFLASH_FAKE_NCCL", "libfake_nccl.so"),
+];
+
+/// What is handed out, each without the features that the rest of the workspace would switch on for it.
+fn library() -> anyhow::Result<Outcome> {
+    let library = ["clippy", "--package", "ferroflash", "--features", "cudarc-0-19", "--all-targets"];
+    let outcome =
+        with_component("clippy", "clippy", &[&library[..], &["--", "--deny", "warnings"]].concat())?;
+    let alone = ["check", "--quiet", "--package"];
+    for package in ["ferroflash-cli", "ferroflash-py"] {
+        process::run(workspace::cargo().args(alone).arg(package))?;
+    }
+    Ok(outcome)
 }
 
 fn passed(command: &mut Command) -> anyhow::Result<Outcome> {
@@ -188,7 +258,8 @@ fn pages() -> anyhow::Result<Outcome> {
     };
     eprintln!("pages: in {}", browser.display());
     let mut test = workspace::cargo();
-    test.args(["test", "--package", "lab", "--test", "pages", "--", "--ignored"]);
+    // Of the whole workspace, whose tests are built: the package alone has other features.
+    test.args(["test", "--workspace", "--test", "pages", "--", "--ignored"]);
     passed(test.env(browser::VARIABLE, browser))
 }
 

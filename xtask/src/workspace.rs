@@ -23,6 +23,19 @@ pub(crate) fn cargo() -> Command {
     cargo
 }
 
+/// Builds every library, program and test with the features that `cargo test --workspace` gives them, so that nothing is compiled twice.
+pub(crate) fn build_all() -> Command {
+    let mut build = cargo();
+    build.args(["build", "--workspace", "--lib", "--bin", "ferroflash", "--tests"]);
+    build
+}
+
+/// Where [`build_all`] puts a program or library.
+pub(crate) fn built(file: &str) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(target, |named| root().join(named));
+    target.join("debug").join(file)
+}
+
 /// A path as a user reads it: relative to the working directory where it lies below.
 pub(crate) fn shown(path: &Path) -> String {
     let here = std::env::current_dir().unwrap_or_default();
