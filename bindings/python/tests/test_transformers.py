@@ -245,6 +245,36 @@ def test_a_mask_that_changes_in_place_is_read_again(mode):
             mask[..., 1:, 0] = False
 
 
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3", "gpt_oss"])
+def test_padding_between_keys_takes_its_place_in_a_window(name):
+    inputs = prompts("right")
+    inputs["attention_mask"][0, 3:6] = 0
+    inputs["attention_mask"][2, [0, 4]] = 0
+    seen = inputs["attention_mask"].bool()
+    plain, ferro = model_of(name), model_of(name)
+    plain.set_attn_implementation("eager")
+    ferro.set_attn_implementation("ferro")
+    compiled = torch.compile(ferro, backend="eager") if name == "mistral" else ferro
+    with torch.no_grad():
+        expected, found = plain(**inputs).logits[seen], compiled(**inputs).logits[seen]
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_oss"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_step_of_training_under_autocast_with_padding(name, side):
+    inputs, losses = prompts(side), []
+    labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
+    for attention in ("eager", "ferro"):
+        model = model_of(name)
+        model.set_attn_implementation(attention)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(**inputs, labels=labels).loss
+        loss.backward()
+        losses.append(loss.item())
+    assert losses[1] == pytest.approx(losses[0], rel=2e-2)
+
+
 def test_the_mask_matters():
     model, inputs = model_of("llama"), prompts("left")
     model.set_attn_implementation("ferro")

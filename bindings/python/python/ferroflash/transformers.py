@@ -254,21 +254,40 @@ def _chosen(module, q, k, indices, block_indices):
 
 def _without_padding(q, k, v, mask, options):
     """Attention of the rows that are no padding, put back in their places; rows of padding are 0. The queries are the last of the keys, or
-    where no query has a place of its own, all of them."""
+    where no query has a place of its own, all of them. A window counts the keys that lie between: where padding may be among them, rows stay
+    in their places and a mask says the rest."""
     import torch
 
     keys = mask[:, -k.shape[1] :]
     if keys.shape[1] != k.shape[1]:
         raise NotImplementedError(f"attention_mask has {keys.shape[1]} keys, K {k.shape[1]}: a cache with room behind its keys needs 4 dimensions")
-    has_places = options["causal"] or options["window_size"] != (-1, -1)
+    has_window = options["window_size"] != (-1, -1)
+    if has_window and (torch.compiler.is_compiling() or _has_gaps(mask)):
+        return _under_a_model_mask(q, k, v, _whole(q, k, keys, options), options)
+    has_places = options["causal"] or has_window
     queries = mask[:, -q.shape[1] :] if has_places else mask.new_ones(q.shape[:2])
 
     def ends(rows):
         lengths = rows.sum(1)
         return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).int()
 
-    o = q.new_zeros((*q.shape[:-1], v.shape[-1]))
-    o[queries] = flash_attn_varlen_func(
-        q[queries], k[keys], v[keys], ends(queries), ends(keys), q.shape[1], k.shape[1], **options
-    )
+    rows = flash_attn_varlen_func(q[queries], k[keys], v[keys], ends(queries), ends(keys), q.shape[1], k.shape[1], **options)
+    # Of O's type, which under autocast is not Q's.
+    o = rows.new_zeros((*q.shape[:-1], v.shape[-1]))
+    o[queries] = rows
     return o
+
+
+def _has_gaps(mask):
+    """Whether padding [batch, keys] lies between keys. Asked once of a mask that all layers share, as the answer waits for the GPU."""
+    state = None if mask.is_inference() else mask._version
+    known, before, found = _last_padding[0]
+    if known() is mask and before == state is not None:
+        return found
+    found = bool((mask[:, 1:] & ~mask[:, :-1]).sum(1).add(mask[:, 0]).gt(1).any())
+    _last_padding[0] = weakref.ref(mask), state, found
+    return found
+
+
+# A mask of padding, its version, and whether it has gaps.
+_last_padding = [(lambda: None, None, None)]
