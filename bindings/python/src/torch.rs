@@ -14,6 +14,8 @@ pub(crate) struct Torch {
     transforms: Question,
     tracing: Question,
     is_negated: Question,
+    /// The module that says whether tangents are carried along.
+    forward_mode: Py<PyAny>,
     empty_like: Py<PyAny>,
     /// `memory_format=torch.contiguous_format`.
     contiguous: Py<PyDict>,
@@ -40,6 +42,7 @@ impl Torch {
             transforms: Question::of(&own, "_are_functorch_transforms_active")?,
             tracing: Question::of(&own, "_get_tracing_state")?,
             is_negated: Question::of(&sample, "is_neg")?,
+            forward_mode: torch.getattr("autograd")?.getattr("forward_ad")?.unbind(),
             empty_like: torch.getattr("empty_like")?.unbind(),
             contiguous: named("memory_format", "contiguous_format")?,
             of_lse: [named("dtype", "float32")?, named("dtype", "float64")?],
@@ -52,11 +55,12 @@ impl Torch {
         object.get_type_ptr() == self.tensor.as_ptr().cast()
     }
 
-    /// Whether a trace, a transform or a mode wants to see calls.
+    /// Whether a trace, a transform, a mode or forward-mode differentiation wants to see calls.
     pub(crate) fn is_watching(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(self.modes.ask(py)?.is_truthy()?
             || self.transforms.ask(py)?.is_truthy()?
-            || !self.tracing.ask(py)?.is_none())
+            || !self.tracing.ask(py)?.is_none()
+            || self.forward_mode.bind(py).getattr(intern!(py, "_current_level"))?.extract::<i64>()? >= 0)
     }
 
     pub(crate) fn is_grad_enabled(&self, py: Python<'_>) -> PyResult<bool> {

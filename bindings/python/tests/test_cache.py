@@ -129,3 +129,82 @@ def test_the_kernel_merges_states(simulator, dtype):  # noqa: F811
     ferroflash.use_cpu_device("simulator")
     with pytest.raises(ValueError, match=r"LSE is float32 of shape \(2, 3, 4\)"):
         merge_states(o[0], lse[0].swapaxes(1, 2).copy(), o[1], lse[1])
+
+
+def test_tables_lengths_and_slopes_with_gaps_mean_what_they_hold():
+    torch = pytest.importorskip("torch")
+    q, k, v = torch.randn(2, 1, 4, 16), torch.randn(6, 4, 2, 16), torch.randn(6, 4, 2, 16)
+    wide = torch.randperm(6).int().view(2, 3).repeat(1, 4)
+    slopes, whole = torch.rand(4), dict(cache_seqlens=torch.tensor([9, 9], dtype=torch.int32))
+    gaps = dict(cache_seqlens=torch.tensor([9], dtype=torch.int32).expand(2), block_table=wide[:, :3], alibi_slopes=slopes.expand(2, 4))
+    whole |= dict(block_table=wide[:, :3].contiguous(), alibi_slopes=slopes)
+    for _ in range(2):
+        torch.testing.assert_close(flash_attn_with_kvcache(q, k, v, **gaps), flash_attn_with_kvcache(q, k, v, **whole))
+        wide.copy_(wide.roll(1, 0))
+        whole["block_table"] = wide[:, :3].contiguous()
+    cache = k.clone()
+    flash_attn_with_kvcache(q, cache, v, q[:, :, :2], q[:, :, :2], cache_seqlens=gaps["cache_seqlens"], block_table=gaps["block_table"])
+    assert (cache[wide[:, 2].long(), 1] == q[:, 0, :2]).all()
+
+
+def test_nothing_new_leaves_a_cache_and_rotates_queries():
+    q, k, v, new = random(2, 3, 4, 32), random(2, 9, 2, 32, seed=1), random(2, 9, 2, 32, seed=2), random(2, 0, 2, 32)
+    before, (cos, sin), lengths = k.copy(), tables(16, 16, "float32"), int32(4, 7)
+    o = flash_attn_with_kvcache(q, k, v, new, new, cos, sin, cache_seqlens=lengths, causal=True)
+    assert (k == before).all()
+    for i, length in enumerate(lengths):
+        turned = rotated(q[i], cos, sin, np.arange(length, length + 3), True)
+        assert_close(o[i], definition(turned, k[i, :length], v[i, :length], causal=True)[0])
+    assert flash_attn_with_kvcache(q[:0], k[:0], v[:0], k[:0, :1], v[:0, :1], cache_seqlens=int32()).shape == (0, 3, 4, 32)
+
+
+def test_a_read_only_cache_is_refused():
+    q, k, new = random(2, 1, 2, 16), random(2, 9, 2, 16), random(2, 1, 2, 16)
+    k.flags.writeable = False
+    with pytest.raises(ValueError, match="k_cache is read-only"):
+        flash_attn_with_kvcache(q, k, k.copy(), new, new, cache_seqlens=int32(4, 7))
+    flash_attn_with_kvcache(q, k, k, cache_seqlens=int32(4, 7))
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(cache_seqlens=np.array([4, 7])), "cache_seqlens is int64, must be int32"),
+        (dict(cache_seqlens=[4, 7]), "cache_seqlens is list"),
+        (dict(cache_seqlens=4, cache_batch_idx=np.array([0, 1])), "cache_batch_idx is int64"),
+        (dict(cache_seqlens=4, cache_leftpad=int32(1)), r"cache_leftpad has shape \(1,\), must have \(2,\)"),
+    ],
+)
+def test_errors_name_the_callers_arguments(options, message):
+    q, k = random(2, 1, 2, 16), random(2, 9, 2, 16)
+    with pytest.raises((ValueError, TypeError), match=message):
+        flash_attn_with_kvcache(q, k, k, **options)
+
+
+def test_one_length_may_be_numpys_number():
+    q, k = random(2, 1, 2, 16), random(2, 9, 2, 16)
+    assert_close(flash_attn_with_kvcache(q, k, k, cache_seqlens=np.int64(4)), flash_attn_with_kvcache(q, k, k, cache_seqlens=4))
+
+
+def test_sequences_behind_one_another_merge():
+    q, k, v, ends = random(7, 4, 16), random(10, 2, 16, seed=1), random(10, 2, 16, seed=2), int32(0, 3, 7)
+    halves = [(int32(0, 2, 5), slice(0, 5)), (int32(0, 2, 5), slice(5, 10))]
+    states = [
+        ferroflash.flash_attn_varlen_func(q, k[at], v[at], ends, keys, 4, 3, return_attn_probs=True)[:2] for keys, at in halves
+    ]
+    o, lse = merge_states(*states[0], *states[1])
+    for first, last, keys in ((0, 3, [0, 1, 5, 6]), (3, 7, [2, 3, 4, 7, 8, 9])):
+        expected, sums = definition(q[first:last], k[keys], v[keys])
+        assert_close(o[first:last], expected)
+        assert_close(lse[:, first:last], sums)
+    from ferroflash.flash_attn_interface import flash_attn_combine
+
+    combined, sums = flash_attn_combine(np.stack([o for o, _ in states]), np.stack([lse.T for _, lse in states]))
+    assert_close(combined, o)
+    assert_close(sums, lse.T)
+
+
+def test_states_of_float64_merge_in_float64():
+    q, k, v = (random(2, 5, 4, 16, seed=seed, dtype="float64") for seed in range(3))
+    states = [flash_attn_func(q, k[:, at], v[:, at], return_attn_probs=True)[:2] for at in (slice(0, 2), slice(2, 5))]
+    assert_close(merge_states(*states[0], *states[1])[0], flash_attn_func(q, k, v), 1e-12)

@@ -308,3 +308,48 @@ def test_the_simulator_runs_ragged_sequences(simulator, paged):
 def test_a_cpu_device_of_another_name_is_refused():
     with pytest.raises(ValueError, match="simulator"):
         ferroflash.use_cpu_device("emulator")
+
+
+def test_arrays_of_the_other_byte_order_and_unaligned_ones_are_refused():
+    q = random(1, 5, 2, 16)
+    with pytest.raises(ValueError, match="of the other byte order"):
+        flash_attn_func(q.astype(">f4"), q, q)
+    room = np.zeros(q.nbytes + 1, "uint8")[1:].view("float32").reshape(q.shape)
+    with pytest.raises(ValueError, match="unaligned"):
+        flash_attn_func(q, room, q)
+
+
+def test_options_of_other_kinds_are_refused_by_name():
+    q = random(1, 5, 2, 16)
+    for options, message in (
+        (dict(window_size=5), "window_size is 5"),
+        (dict(window_size=(1, 2, 3)), "window_size is"),
+        (dict(softmax_scale="a"), "softmax_scale is 'a'"),
+        (dict(softcap="a"), "softcap is 'a'"),
+        (dict(attn_bias=np.ones((1, 1, 5, 5), "int64")), "attn_bias is int64"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            flash_attn_func(q, q, q, **options)
+    assert_close(flash_attn_func(q, q, q, softcap=None), flash_attn_func(q, q, q))
+
+
+@needs_torch
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sinks_may_be_of_the_models_type(dtype):
+    q, k, v = (torch.randn(1, 5, 2, 16).to(getattr(torch, dtype)) for _ in range(3))
+    sinks = torch.randn(2).to(q.dtype).requires_grad_()
+    o = flash_attn_func(q, k, v, sinks=sinks)
+    torch.testing.assert_close(o, flash_attn_func(q, k, v, sinks=sinks.detach().float()))
+    o.sum().backward()
+    assert sinks.grad.dtype == sinks.dtype and sinks.grad.abs().max() > 0
+
+
+def test_a_wrong_name_of_the_cpu_device_is_refused(monkeypatch):
+    from ferroflash import _devices
+
+    monkeypatch.setattr(_devices, "_cpu", "simulato")
+    monkeypatch.setattr(_devices, "_opened", {})
+    with pytest.raises(ValueError, match="device 'simulato' is not known"):
+        flash_attn_func(*[random(1, 5, 2, 24)] * 3)
+    with pytest.raises(ValueError, match="model 'h100' is of a simulated GPU"):
+        ferroflash.use_cpu_device("reference", "h100")

@@ -86,6 +86,14 @@ def test_what_it_cannot_do_is_refused(change, kind, message):
         scaled_dot_product_attention(**given | change)
 
 
+def test_what_is_no_mask_is_refused():
+    q = torch.randn(1, 2, 5, 16)
+    with pytest.raises(TypeError, match="attn_mask is int64, must be bool"):
+        scaled_dot_product_attention(q, q, q, attn_mask=torch.ones(5, 5, dtype=torch.long))
+    with pytest.raises(TypeError, match="key is ndarray"):
+        scaled_dot_product_attention(q, q.numpy(), q)
+
+
 def test_a_model_that_calls_pytorchs_function(monkeypatch):
     layer = torch.nn.MultiheadAttention(32, 4, batch_first=True).eval()
     x = torch.randn(2, 9, 32)

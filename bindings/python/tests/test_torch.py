@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import ferroflash
 from ferroflash import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
 
 sdpa = torch.nn.functional.scaled_dot_product_attention
@@ -35,6 +36,24 @@ def test_autocast_casts_as_sdpa_does():
     q, k, v = qkv()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert flash_attn_func(q, k, v).dtype == sdpa(q, q, q).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("mask", ["bool", "bool by heads", "bias"])
+def test_masks_under_autocast_are_cast_as_sdpa_does(mask):
+    q, k, v = (torch.randn(2, 4, 7, 64) for _ in range(3))
+    bias = torch.randn(2, 4, 7, 7)
+    attn_mask = {"bool": bias[:, :1] > -1, "bool by heads": bias > -1, "bias": bias}[mask]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, wanted = (function(q, k, v, attn_mask=attn_mask) for function in (ferroflash.scaled_dot_product_attention, sdpa))
+    assert found.dtype == wanted.dtype == torch.bfloat16
+    torch.testing.assert_close(found, wanted, atol=3e-2, rtol=3e-2)
+
+
+def test_autocast_leaves_float64():
+    q = torch.randn(2, 4, 7, 64, dtype=torch.float64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, wanted = (function(q, q, q) for function in (ferroflash.scaled_dot_product_attention, sdpa))
+    torch.testing.assert_close(found, wanted)
 
 
 def test_compiled_is_eager_without_a_graph_break():
@@ -83,8 +102,18 @@ def test_tensors_of_several_places_are_refused():
     q, k, v = qkv()
     with pytest.raises(ValueError, match="k is on meta"):
         flash_attn_func(q, k.to("meta"), v)
-    with pytest.raises(NotImplementedError, match="device meta"):
-        flash_attn_func(*(x.to("meta") for x in (q, k, v)))
+
+
+def test_tensors_without_memory_have_shapes():
+    q, k, v = (x.to("meta") for x in qkv())
+    rows, ends = torch.empty(7, 4, 64, device="meta"), torch.empty(3, dtype=torch.int32, device="meta")
+    o, lse, _ = flash_attn_func(q, k, v, return_attn_probs=True)
+    assert (o.shape, o.device.type, lse.shape) == (q.shape, "meta", (2, 4, 7))
+    assert flash_attn_varlen_func(rows, rows, rows, ends, ends, 4, 4).shape == rows.shape
+    assert flash_attn_with_kvcache(q[:, :1], k, v, k[:, :1], v[:, :1], cache_seqlens=3).shape == (2, 1, 4, 64)
+    mask = torch.empty(7, 7, dtype=torch.bool, device="meta")
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    assert ferroflash.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True).shape == q.shape
 
 
 def test_threads_share_the_device():
@@ -122,6 +151,10 @@ def test_other_frameworks_come_by_dlpack_and_get_their_own_back(monkeypatch):
     o = flash_attn_func(Other(q), Other(k), Other(v))
     assert isinstance(o, Other)
     np.testing.assert_array_equal(o.array, flash_attn_func(q, k, v))
+    grown, options = (k.copy(), v.copy()), dict(cache_seqlens=3, causal=True)
+    o = flash_attn_with_kvcache(Other(q), Other(grown[0]), Other(grown[1]), Other(k[:, :1]), Other(v[:, :1]), **options)
+    assert isinstance(o, Other) and (grown[0][:, 3] == k[:, 0]).all()
+    np.testing.assert_array_equal(o.array, flash_attn_with_kvcache(q, *grown, k[:, :1], v[:, :1], **options))
 
 
 def test_a_compiled_cache_grows_by_rotated_keys():
@@ -170,3 +203,41 @@ def test_compiling_does_not_walk_through_all_modules():
         for name in set(sys.modules) - before:
             if name.startswith("a_lazy_module"):
                 del sys.modules[name]
+
+
+def test_masks_and_merges_compile_without_a_graph_break():
+    q, k, v = (torch.randn(2, 4, 7, 16) for _ in range(3))
+    mask = torch.rand(7, 7) > 0.3
+    mask[:, 0] = True
+    masked = lambda q, k, v, mask: ferroflash.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    compiled = torch.compile(masked, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(q, k, v, mask), sdpa(q, k, v, attn_mask=mask))
+    o, lse, _ = flash_attn_func(q, k, v, return_attn_probs=True)
+    merged = torch.compile(ferroflash.merge_states, backend="aot_eager", fullgraph=True)(o, lse, o, lse)
+    torch.testing.assert_close(merged[0], o)
+
+
+def test_a_tangent_is_refused_and_not_lost():
+    from torch.autograd import forward_ad
+
+    q, k, v = qkv()
+    for _ in range(2):
+        # The second time by what is kept of the first.
+        flash_attn_func(q, k, v)
+    with forward_ad.dual_level():
+        for at in range(3):
+            tensors = [forward_ad.make_dual(x, x) if number == at else x for number, x in enumerate((q, k, v))]
+            with pytest.raises(NotImplementedError, match="a tangent is not supported"):
+                flash_attn_func(*tensors)
+        torch.testing.assert_close(flash_attn_func(q, k, v), expected(q, k, v), atol=1e-5, rtol=1e-5)
+
+
+def test_a_gradient_that_needs_what_a_cache_held_says_that_it_is_gone():
+    new, cache, weight = torch.randn(1, 1, 2, 16), torch.randn(1, 5, 2, 16), torch.randn(1, 5, 2, 16, requires_grad=True)
+    product = (weight * cache).sum()
+    flash_attn_with_kvcache(new, cache, cache.clone(), new, new, cache_seqlens=2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+    with torch.inference_mode():
+        cache = torch.randn(1, 5, 2, 16)
+    flash_attn_with_kvcache(new, cache, cache.clone(), new, new, cache_seqlens=2)

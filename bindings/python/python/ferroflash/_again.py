@@ -26,8 +26,8 @@ def started(call):
 
 def is_watched(tensor, *others):
     """Whether a call must be an operator to be seen: by a trace, a transform, a mode, a tensor of another class, or one of `others` too that
-    is negated when it is read."""
-    return type(tensor) is not torch.Tensor or _is_watching() or tensor.is_neg() or _is_negated(others)
+    is negated when it is read. A tensor without memory (of the device "meta") has shapes alone, which the operator knows."""
+    return type(tensor) is not torch.Tensor or _is_watching() or tensor.is_neg() or tensor.is_meta or _is_negated(others)
 
 
 def _is_watching():

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from . import _devices
-from ._call import _check_alike, _plain, _strided
+from ._call import _check_alike, _strided, operand
 
 
 @dataclass
@@ -26,6 +26,8 @@ class Append:
     cu_seqlens_new: Any = None
     interleaved: bool = True
     each_query: bool = False
+    # As `Call.names`.
+    names = {"cu_seqlens_new": "cu_seqlens_k_new"}
 
 
 FIELDS = tuple(field.name for field in fields(Append))
@@ -51,15 +53,24 @@ def compute(framework, call):
             # The call holds the copy until it is over.
             setattr(call, name, framework.contiguous(getattr(call, name)))
             described[name] = framework.describe(getattr(call, name))
+    for name in ("k_cache", "v_cache"):
+        framework.check_written(name, getattr(call, name))
     args = Args()
     args.dtype = dtype
     args.sizes = batch, *_ = _sizes(call, *(described[name][1] for name in described))
+    if batch == 0 or 0 in described["k_cache"][1]:
+        return call.q, call.used_k
+    if 0 in described["k"][1]:
+        # The device wants at least one row: here of no sequence.
+        some = framework.full(call.q, (1, *described["k"][1][-2:]), 0, dtype)
+        call.k = call.v = some
+        described["k"] = described["v"] = framework.describe(some)
+        call.cu_seqlens_new = framework.full(call.q, (batch + 1,), 0, "int32")
     args.tokens = described["k"][1][-3]
     ends, each = (batch + 1,), (batch,)
 
     def given(name, shape, of="int32"):
-        tensor = getattr(call, name)
-        return None if tensor is None else _plain(framework, tensor, name, shape, of, place)
+        return operand(framework, call, name, shape, of, place)
 
     used = given("used_k", each)
     args.lengths = given("cu_seqlens_q", ends), None, used, None, given("entry_k", each), described["k_cache"][1][0]

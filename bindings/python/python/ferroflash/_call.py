@@ -13,12 +13,28 @@ class Call:
     dropout_p, seeds = 0.0, None
     # Whether its gradients will be asked for.
     gradients = False
+    # What the caller calls a field, where it is another name than usual.
+    names = {}
 
     def __init__(self, q, k, v, scale=None, causal=False, window=(-1, -1), softcap=0.0, alibi_slopes=None, sinks=None, lse=False):
         if causal is not False and causal is not True:
             causal = flag("causal", causal)
+        if type(window) is not tuple or len(window) != 2:
+            window = _pair(window)
+        for name, number in (("softmax_scale", scale), ("softcap", softcap)):
+            if number is not None and not hasattr(number, "__float__"):
+                raise TypeError(f"{name} is {number!r}, must be a number")
         self.q, self.k, self.v, self.scale, self.causal, self.window = q, k, v, scale, causal, window
-        self.softcap, self.alibi_slopes, self.sinks, self.lse = softcap, alibi_slopes, sinks, lse
+        self.softcap, self.alibi_slopes, self.sinks, self.lse = 0.0 if softcap is None else softcap, alibi_slopes, sinks, lse
+
+
+def _pair(window):
+    """What a caller gave for a window as a tuple of two."""
+    try:
+        left, right = window
+    except (TypeError, ValueError):
+        raise TypeError(f"window_size is {window!r}, must be two numbers of keys (left, right), -1 for all") from None
+    return left, right
 
 
 def flag(name, value):
@@ -26,6 +42,15 @@ def flag(name, value):
     if value is None or isinstance(value, (bool, int)) or type(value).__name__ in ("bool_", "bool"):
         return bool(value)
     raise TypeError(f"{name} is {value!r}, must be True or False")
+
+
+# What flash-attn's functions call the fields of a call.
+_NAMES = dict(used_k="cache_seqlens", entry_k="cache_batch_idx", first_k="cache_leftpad")
+
+
+def shown_name(call, field):
+    """What the caller calls a field."""
+    return call.names.get(field) or _NAMES.get(field, field)
 
 
 # The dimensions of tensors whose shapes other checks begin with.
@@ -38,9 +63,10 @@ def check_tensors(framework, call, names):
         tensor, dimensions = getattr(call, name), _DIMENSIONS.get(name)
         if tensor is None and name not in ("q", "k", "v"):
             continue
-        framework.check_tensor(name, tensor)
+        shown = shown_name(call, name)
+        framework.check_tensor(shown, tensor)
         if dimensions is not None and tensor.ndim != dimensions:
-            raise ValueError(f"{name} has shape {tuple(tensor.shape)}, must have {dimensions} dimension{'s' * (dimensions > 1)}")
+            raise ValueError(f"{shown} has shape {tuple(tensor.shape)}, must have {dimensions} dimension{'s' * (dimensions > 1)}")
 
 
 class Args:
@@ -72,8 +98,7 @@ def numbers(framework, call):
     args.lse, args.longest = None, call.longest
 
     def given(name, shape, dtype="int32"):
-        tensor = getattr(call, name)
-        return None if tensor is None else _plain(framework, tensor, name, shape, dtype, place)
+        return operand(framework, call, name, shape, dtype, place)
 
     ends, each = (batch + 1,), (batch,)
     cumulative = given("cu_seqlens_q", ends), given("cu_seqlens_k", ends)
@@ -169,6 +194,11 @@ def is_empty(args, o_shape, call):
     return 0 in o_shape or 0 in call.k.shape or args.sizes[0] == 0
 
 
+def dtype_name(tensor):
+    """The type of a tensor's elements by its name, in a trace as well."""
+    return str(tensor.dtype).rpartition(".")[2]
+
+
 def lse_dtype(dtype):
     """The type of LSE: float32, or float64 of such tensors."""
     return "float64" if dtype == "float64" else "float32"
@@ -253,19 +283,24 @@ def _window(call):
     return tuple(None if keys is None or keys < 0 else keys for keys in (left, right))
 
 
-def _plain(framework, tensor, name, shape, dtype, place):
-    """The address of a small contiguous tensor."""
+def operand(framework, call, field, shape, dtype, place):
+    """The address of a small tensor of a call, or None. One that has gaps (a table's first columns, slopes that a batch shares) is copied; the call
+    holds the copy until it is over."""
+    tensor = getattr(call, field)
+    if tensor is None:
+        return None
     address, found, strides, found_dtype, found_place = framework.describe(tensor)
     if found != shape:
-        raise ValueError(f"{name} has shape {found}, must have {shape}")
+        raise ValueError(f"{shown_name(call, field)} has shape {found}, must have {shape}")
     if found_dtype != dtype:
-        raise ValueError(f"{name} is {found_dtype}, must be {dtype}")
+        raise ValueError(f"{shown_name(call, field)} is {found_dtype}, must be {dtype}")
     if found_place != place:
-        raise ValueError(f"{name} is on {_shown(found_place)}, q on {_shown(place)}")
+        raise ValueError(f"{shown_name(call, field)} is on {_shown(found_place)}, q on {_shown(place)}")
     expected = 1
     for size, stride in zip(reversed(shape), reversed(strides)):
         if size > 1 and stride != expected and 0 not in shape:
-            raise ValueError(f"{name} is not contiguous: strides {strides}")
+            setattr(call, field, framework.contiguous(tensor))
+            return framework.describe(getattr(call, field))[0]
         expected *= size
     return address
 
@@ -278,9 +313,10 @@ def packed(framework, call, mask):
     """Puts a mask of the last keys, bool [batch, seqlen_q, keys] or [rows, keys], into a call: as bits, 32 to a word."""
     if mask is None:
         return
-    _, shape, _, dtype, _ = framework.describe(mask)
+    framework.check_strided(mask)
+    shape, dtype = tuple(mask.shape), dtype_name(mask)
     rows = tuple(call.q.shape[:-2])
-    if dtype != "bool" or shape[:-1] != rows or shape[-1] == 0:
+    if dtype not in ("bool", "bool_") or shape[:-1] != rows or shape[-1] == 0:
         raise ValueError(f"tree_mask is {dtype} of shape {shape}, must be bool of {(*rows, 'keys')}")
     call.tree_keys = shape[-1]
     words = -(-shape[-1] // 32)

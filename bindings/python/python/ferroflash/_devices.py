@@ -9,7 +9,7 @@ from . import _again, _native
 _lock = threading.Lock()
 _opened = {}
 _workspaces = {}
-_cpu = os.environ.get("FERROFLASH_CPU_DEVICE", "reference")
+_cpu = os.environ.get("FERROFLASH_CPU_DEVICE") or "reference"
 _folder = None
 _ds_bytes_max = None
 
@@ -18,12 +18,19 @@ def use_cpu_device(name, model=None):
     """What computes CPU tensors: "reference", float32 loops, or "simulator", the GPU's kernels on a simulated GPU (slow, and as strict as
     a GPU about what it supports). `model` is the simulated GPU, "l4" where it is not given."""
     global _cpu
-    if name not in ("reference", "simulator"):
-        raise ValueError(f'device {name!r} is not known: "reference" or "simulator"')
+    _check_name(name)
+    if name == "reference" and model is not None:
+        raise ValueError(f'model {model!r} is of a simulated GPU: the device is "reference"')
     with _lock:
         device = _native.Device.simulator(_folder, model) if name == "simulator" else _native.Device.cpu()
         _cpu, _opened["cpu"] = name, device
         _again.forget()
+
+
+def _check_name(name):
+    # Of the environment's variable as well, of which a wrong name would pass for the other device.
+    if name not in ("reference", "simulator"):
+        raise ValueError(f'device {name!r} is not known: "reference" or "simulator"')
 
 
 def use_kernels(folder):
@@ -57,6 +64,7 @@ def device_at(place):
 
 def _open(place):
     if place == "cpu":
+        _check_name(_cpu)
         if _cpu == "simulator":
             return _native.Device.simulator(_folder, None)
         return _native.Device.cpu()

@@ -4,7 +4,7 @@ import math
 from itertools import pairwise
 
 from . import _devices
-from ._call import _shown, _strided
+from ._call import _shown, _strided, lse_dtype
 
 
 class Args:
@@ -17,21 +17,26 @@ def compute(framework, states, dtype=None):
     """O, of another type where one is named, and LSE [batch, heads, seqlen], from states (O, LSE) of the same shapes."""
     o, lse = states[0]
     _, shape, _, partial, place = framework.describe(o)
+    if len(shape) == 3 and all(o.ndim == 3 and lse.ndim == 2 for o, lse in states):
+        # Sequences behind one another: rows are merged one by one.
+        return tuple(merged[0] for merged in compute(framework, [(o[None], lse[None]) for o, lse in states], dtype))
     if len(shape) != 4:
-        raise ValueError(f"O has shape {shape}, must have 4 dimensions [batch, seqlen, heads, head_dim]")
+        raise ValueError(f"O has shape {shape}, must have dimensions [batch, seqlen, heads, head_dim] or [rows, heads, head_dim]")
     batch, seqlen, heads, _ = shape
     for o, lse in states:
         _, found, _, found_dtype, found_place = framework.describe(o)
         if (found, found_dtype) != (shape, partial):
             raise ValueError(f"an O is {found_dtype} of shape {found}, the first {partial} of {shape}")
         _, found, _, found_dtype, lse_place = framework.describe(lse)
-        if found != (batch, heads, seqlen) or found_dtype != "float32":
-            raise ValueError(f"LSE is {found_dtype} of shape {found}, must be float32 of {(batch, heads, seqlen)}")
+        if found != (batch, heads, seqlen) or found_dtype != lse_dtype(partial):
+            raise ValueError(f"LSE is {found_dtype} of shape {found}, must be {lse_dtype(partial)} of {(batch, heads, seqlen)}")
         if found_place != place or lse_place != place:
             raise ValueError(f"a tensor is on {_shown(lse_place if found_place == place else found_place)}, O on {_shown(place)}")
-    if not framework.is_traced(o) and place != "meta" and 0 not in shape:
+    # No device merges float64.
+    by_device = not framework.is_traced(o) and place[0] != "meta" and partial != "float64"
+    if by_device and 0 not in shape:
         return _by_device(framework, states, shape, partial, dtype or partial, place)
-    return _by_arithmetic(framework, states, dtype or partial)
+    return _by_arithmetic(framework, states, dtype or partial, lse_dtype(partial))
 
 
 def _by_device(framework, states, shape, partial, dtype, place):
@@ -57,7 +62,7 @@ def _by_device(framework, states, shape, partial, dtype, place):
     return o, merged
 
 
-def _by_arithmetic(framework, states, dtype):
+def _by_arithmetic(framework, states, dtype, sums):
     np = framework.math()
     lse = states[0][1]
     for _, other in states[1:]:
@@ -66,5 +71,5 @@ def _by_arithmetic(framework, states, dtype):
     base = np.where(lse == -math.inf, 0.0, lse)
     shares = [np.swapaxes(np.exp(side - base), 1, 2)[..., None] for _, side in states]
     # What a state without keys holds is anything.
-    sides = [np.where(share == 0, 0.0, framework.cast(o, "float32")) for share, (o, _) in zip(shares, states)]
+    sides = [np.where(share == 0, 0.0, framework.cast(o, sums)) for share, (o, _) in zip(shares, states)]
     return framework.cast(sum(share * side for share, side in zip(shares, sides)), dtype), lse

@@ -20,15 +20,22 @@ class Torch:
         if not isinstance(tensor, self.torch.Tensor):
             raise TypeError(f"{name} is {type(tensor).__name__} beside PyTorch's tensors: give all tensors of one framework")
 
-    def describe(self, tensor):
+    def check_strided(self, tensor):
         self.check_tensor("a tensor", tensor)
         if tensor.is_nested or tensor.layout != self.torch.strided:
             kind = "nested" if tensor.is_nested else str(tensor.layout)[6:]
             raise TypeError(f"a {kind} tensor is not supported: give one that lies in memory by strides, as its to_dense() or values()")
+
+    def describe(self, tensor):
+        self.check_strided(tensor)
+        device = tensor.device
+        place = "cpu" if device.type == "cpu" else (device.type, device.index)
+        if self.torch.compiler.is_compiling():
+            # What is traced has no memory yet.
+            return 0, tuple(tensor.shape), tensor.stride(), str(tensor.dtype)[6:], place
         if tensor.is_neg():
             raise ValueError("a tensor that is negated when it is read is not supported here: give its resolve_neg()")
-        device, address = tensor.device, tensor.data_ptr()
-        place = "cpu" if device.type == "cpu" else (device.type, device.index)
+        address = tensor.data_ptr()
         if address == 0 and tensor.numel() and device.type != "meta":
             raise ValueError(f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was freed")
         return address, tuple(tensor.shape), tensor.stride(), str(tensor.dtype)[6:], place
@@ -45,9 +52,7 @@ class Torch:
 
     def compact(self, tensor, like):
         """In the type of another, contiguous, with size 1 along dimensions, but for the last, that it only repeats."""
-        if tensor.is_nested or tensor.layout != self.torch.strided:
-            # Which refuses it.
-            self.describe(tensor)
+        self.check_strided(tensor)
         return _once(tensor, tensor.stride()).to(like.dtype).contiguous()
 
     def cast(self, tensor, dtype):
@@ -97,6 +102,9 @@ class Torch:
         """As kernels read it: contiguous, from a multiple of 16 bytes on."""
         tensor = tensor.contiguous()
         return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
+
+    def check_written(self, name, tensor):
+        pass
 
     def wants_gradients(self, tensors):
         return self.torch.is_grad_enabled() and True in [getattr(t, "requires_grad", False) for t in tensors]
@@ -150,9 +158,20 @@ class NumPy:
         if not isinstance(array, self.numpy.ndarray):
             raise TypeError(f"{name} is {type(array).__name__} beside NumPy's arrays: give all tensors of one framework")
 
+    def check_strided(self, array):
+        self.check_tensor("a tensor", array)
+
+    def check_written(self, name, array):
+        """Refuses what must not be written."""
+        if not array.flags.writeable:
+            raise ValueError(f"{name} is read-only, and new keys and values are written into it")
+
     def describe(self, array):
         self.check_tensor("a tensor", array)
         size = array.dtype.itemsize
+        if not (array.dtype.isnative and array.flags.aligned):
+            kind = "unaligned" if array.dtype.isnative else "of the other byte order"
+            raise ValueError(f"an array {kind} is not supported: give a copy, as astype({array.dtype.newbyteorder('=').name!r}) makes")
         if any(stride % size for stride in array.strides):
             raise ValueError(f"strides {array.strides} are not multiples of the element's {size} bytes")
         strides = tuple(stride // size for stride in array.strides)
@@ -240,8 +259,8 @@ def framework_of(tensor):
         if torch is None:
             import numpy
 
-            return Foreign(NumPy(numpy), back), numpy.from_dlpack
-        return Foreign(Torch(torch), back), torch.from_dlpack
+            return Foreign(NumPy(numpy), back), lambda given: given if isinstance(given, numpy.ndarray) else numpy.from_dlpack(given)
+        return Foreign(Torch(torch), back), lambda given: given if isinstance(given, torch.Tensor) else torch.from_dlpack(given)
     raise TypeError(f"{type(tensor).__name__} is no tensor: give PyTorch's, NumPy's or one with __dlpack__")
 
 

@@ -26,6 +26,9 @@ REFUSED = {
     "out": ((None,), "O is allocated"),
 }
 
+# What the functions here call fields that have another name elsewhere.
+_NAMES = {"sinks": "learnable_sink", "block_table": "page_table"}
+
 
 def _refuse(**arguments):
     for name, value in arguments.items():
@@ -73,7 +76,7 @@ def flash_attn_func(
         num_splits=num_splits, pack_gqa=pack_gqa, sm_margin=sm_margin,
     )
     call = Call(q, k, v, softmax_scale, causal, window_size, softcap, None, learnable_sink, lse=return_attn_probs)
-    call.chunk = _chunk(attention_chunk)
+    call.chunk, call.names = _chunk(attention_chunk), _NAMES
     return _returned(*_computed(call), return_attn_probs)
 
 
@@ -113,6 +116,7 @@ def flash_attn_varlen_func(
     call = Call(q, k, v, softmax_scale, causal, window_size, softcap, None, learnable_sink, lse=return_attn_probs)
     call.chunk = _chunk(attention_chunk)
     call.cu_seqlens_q, call.cu_seqlens_k, call.used_k = cu_seqlens_q, cu_seqlens_k, seqused_k
+    call.names = _NAMES | {"used_k": "seqused_k"}
     call.longest = index(max_seqlen_q), index(max_seqlen_k)
     return _returned(*_computed(call), return_attn_probs)
 
@@ -159,7 +163,7 @@ def flash_attn_with_kvcache(
         scheduler_metadata=scheduler_metadata, num_splits=num_splits, pack_gqa=pack_gqa, sm_margin=sm_margin,
     )
     call = Call(q, k_cache, v_cache, softmax_scale, causal, window_size, softcap, None, learnable_sink, lse=return_softmax_lse)
-    call.chunk = _chunk(attention_chunk)
+    call.chunk, call.names = _chunk(attention_chunk), _NAMES
     call.used_k, call.entry_k = cache_seqlens, cache_batch_idx
     call.first_k, call.block_table, call.cu_seqlens_q = cache_leftpad, page_table, cu_seqlens_q
     if max_seqlen_q is not None:
@@ -171,7 +175,8 @@ def flash_attn_with_kvcache(
 
 def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None):
     """O [batch, seqlen, heads, head_dim] of type `out_dtype` (float32 where none is named) and LSE [batch, seqlen, heads], from splits of
-    the keys: O [splits, batch, seqlen, heads, head_dim] and LSE [splits, batch, seqlen, heads], float32.
+    the keys: O [splits, batch, seqlen, heads, head_dim] and LSE [splits, batch, seqlen, heads], float32; or of all with rows in place of batch and
+    seqlen.
     """
     _refuse(out=out)
     framework, into = framework_of(out_partial)
@@ -180,7 +185,7 @@ def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None):
     lse = framework.math().swapaxes(lse_partial, -1, -2)
     dtype = None if out_dtype is None else str(out_dtype).removeprefix("torch.")
     o, merged = _merge.compute(framework, list(zip(out_partial, lse)), dtype)
-    return framework.result(o), framework.result(framework.math().swapaxes(merged, 1, 2))
+    return framework.result(o), framework.result(framework.math().swapaxes(merged, -1, -2))
 
 
 def get_scheduler_metadata(*arguments, **keywords):

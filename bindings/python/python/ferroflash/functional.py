@@ -6,7 +6,7 @@ from . import _merge as merge
 from . import _again, _native, torch_op
 from ._cache import Append
 from ._cache import compute as appended
-from ._call import Call, check_tensors, compute, flag, numbers, packed, widened
+from ._call import Call, check_tensors, compute, dtype_name, flag, numbers, packed, widened
 from ._tensors import Torch, framework_of
 
 # Arguments of flash-attn that no device supports yet: the value that asks for nothing, and what else to do.
@@ -59,8 +59,10 @@ def flash_attn_func(
         framework, into = framework_of(q)
         bias = into(attn_bias)
         framework.check_tensor("attn_bias", bias)
-        if str(bias.dtype).rpartition(".")[2] in ("bool", "bool_"):
-            raise TypeError("attn_bias is bool, must be what is added to the scores: give a mask to scaled_dot_product_attention, or as tree_mask")
+        if dtype_name(bias).startswith(("bool", "int", "uint", "complex")):
+            raise TypeError(
+                f"attn_bias is {dtype_name(bias)}, must be what is added to the scores: give a mask as bool to scaled_dot_product_attention, or as tree_mask"
+            )
         call.attn_bias = framework.compact(bias, into(q))
     return _returned(*_computed(call, tree_mask), return_attn_probs)
 
@@ -163,6 +165,8 @@ def _with_new(call, k, v, new, tree_mask=None):
     framework, into = framework_of(call.q)
     rotary = new.get("rotary_cos"), new.get("rotary_sin")
     framework.check_gradients((call.q, call.k, call.v, k, v, *rotary, call.sinks), "flash_attn_with_kvcache has")
+    if type(call.used_k).__module__ == "numpy" and call.used_k.shape == ():
+        call.used_k = index(call.used_k)
     if isinstance(call.used_k, int):
         if not 0 <= call.used_k < 2**31:
             raise ValueError(f"cache_seqlens is {call.used_k}, must be 0 to {2**31 - 1}")
@@ -185,7 +189,8 @@ def _with_new(call, k, v, new, tree_mask=None):
             setattr(append, name, into(getattr(append, name)))
     check_tensors(framework, append, APPENDED)
     call.q, call.used_k = torch_op.append(append) if type(framework) is Torch else appended(framework, append)
-    return _computed(call, tree_mask)
+    # Q is not of the caller's framework any more where that is neither PyTorch nor NumPy.
+    return _computed(call, tree_mask, (framework, into))
 
 
 def flash_attn_qkvpacked_func(
@@ -276,7 +281,8 @@ def _parts(packed, count):
 
 
 def merge_states(o_a, lse_a, o_b, lse_b):
-    """O and LSE over two disjoint sets of keys, from those over each: O [batch, seqlen, heads, head_dim], LSE [batch, heads, seqlen]."""
+    """O and LSE over two disjoint sets of keys, from those over each: O [batch, seqlen, heads, head_dim], LSE [batch, heads, seqlen], or
+    [rows, heads, head_dim] and [heads, rows]."""
     framework, into = framework_of(o_a)
     o_a, lse_a, o_b, lse_b = map(into, (o_a, lse_a, o_b, lse_b))
     framework.check_gradients((o_a, lse_a, o_b, lse_b), "merge_states has")
@@ -310,15 +316,14 @@ def as_bias(mask, like):
     return like.new_zeros(()).where(mask, float("-inf"))
 
 
-def _computed(call, tree_mask=None):
+def _computed(call, tree_mask=None, given=None):
+    framework, into = given or framework_of(call.q)
     if tree_mask is not None:
-        framework, into = framework_of(call.q)
         packed(framework, call, into(tree_mask))
-    found = _again.started(call)
+    is_torch = type(framework) is Torch
+    found = _again.started(call) if is_torch else None
     if found is not None:
         return found
-    framework, into = framework_of(call.q)
-    is_torch = type(framework) is Torch
     if not 0 <= call.dropout_p < 1:
         raise ValueError(f"dropout_p={call.dropout_p} cannot be: it is at least 0 and below 1")
     if call.dropout_p and not is_torch:
@@ -328,6 +333,9 @@ def _computed(call, tree_mask=None):
             if getattr(call, name) is not None:
                 setattr(call, name, into(getattr(call, name)))
     check_tensors(framework, call, TENSORS)
+    if call.sinks is not None and dtype_name(call.sinks) in ("float16", "bfloat16"):
+        # As models keep them; they are added up in float32.
+        call.sinks = framework.cast(call.sinks, "float32")
     width = widened(framework, call)
     o, lse = torch_op.call(framework, call) if is_torch else compute(framework, call)
     o = o if width is None else o[..., :width]

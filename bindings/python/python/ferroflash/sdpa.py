@@ -1,7 +1,7 @@
 """PyTorch's scaled_dot_product_attention by its name, arguments and meaning."""
 
 from . import _again
-from ._call import Call
+from ._call import Call, dtype_name
 from .functional import _computed, flash_attn_func, under_a_mask
 
 
@@ -20,6 +20,11 @@ def scaled_dot_product_attention(
             return o
     import torch
 
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} is {type(tensor).__name__}, must be PyTorch's tensor: flash_attn_func takes those of other frameworks")
+    if attn_mask is not None and attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
+        raise TypeError(f"attn_mask is {dtype_name(attn_mask)}, must be bool (True is seen) or what is added to the scores")
     if min(query.dim(), key.dim(), value.dim()) < 2:
         raise ValueError(f"query, key and value have {query.dim()}, {key.dim()} and {value.dim()} dimensions, must have 2 at least")
     if attn_mask is not None and is_causal:

@@ -29,7 +29,13 @@ _SCHEMAS = {
 
 def append(call):
     """Q as it is rotated and the lengths after, through the operator where PyTorch watches, and directly otherwise."""
+    _check_tangents((call.q, call.k, call.v, call.k_cache, call.v_cache))
     if not _again.is_watched(call.q, call.k, call.v, call.rotary_cos, call.rotary_sin):
+        if torch.is_grad_enabled():
+            for cache in (call.k_cache, call.v_cache):
+                # As any operation in place, so that a gradient which needs what the cache held says that it is gone.
+                if not cache.is_inference():
+                    torch.autograd.graph.increment_version(cache)
         return _cache.compute(Torch(torch), call)
     rotated, lengths = torch.ops.ferroflash.append(*[getattr(call, name) for name in _cache.FIELDS])
     return call.q if call.rotary_cos is None else rotated, lengths
@@ -40,7 +46,11 @@ def call(framework, call):
     device = call.q.device.type
     if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
-        call.q, call.k, call.v = (tensor.to(dtype) for tensor in (call.q, call.k, call.v))
+        # As PyTorch's own function: float64 stays.
+        casts = lambda tensor: tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
+        call.q, call.k, call.v = map(casts, (call.q, call.k, call.v))
+        call.attn_bias = None if call.attn_bias is None else call.attn_bias.to(call.q.dtype)
+    _check_tangents((call.q, call.k, call.v, call.sinks, call.alibi_slopes, call.attn_bias))
     framework.check_gradients((call.alibi_slopes,), "alibi_slopes have")
     gradients = framework.wants_gradients((call.q, call.k, call.v, call.sinks, call.attn_bias))
     if not gradients and not _again.is_watched(call.q, call.k, call.v, call.sinks, call.alibi_slopes, call.attn_bias):
@@ -76,6 +86,15 @@ def call(framework, call):
         *dropout,
     )
     return o, lse if call.lse else None
+
+
+def _check_tangents(tensors):
+    """Refuses tensors with a tangent (forward-mode differentiation), which a call would lose without a word. torch.func.jvp says so by itself."""
+    mode = torch.autograd.forward_ad
+    if torch.compiler.is_compiling() or mode._current_level < 0 or torch._C._are_functorch_transforms_active():
+        return
+    if any(tensor is not None and mode.unpack_dual(tensor).tangent is not None for tensor in tensors):
+        raise NotImplementedError("a tangent is not supported: there is no forward-mode derivative, only backward()")
 
 
 def _drawn(call):
