@@ -394,6 +394,8 @@ fn gradients_are_the_slopes_of_a_loss() {
         (BackwardArgs { forward: 0, ..backward }, 1, "args is NULL"),
         (BackwardArgs { d_k: TensorArgs::default(), ..backward }, 1, "dK is null"),
         (BackwardArgs { forward: (&raw const without_lse) as usize, ..backward }, 1, "LSE is null"),
+        (BackwardArgs { d_sinks: 4096, ..backward }, 1, "sinks whose gradient is wanted is null"),
+        (BackwardArgs { d_bias: 4096, ..backward }, 1, "the bias whose gradient is wanted is null"),
     ] {
         assert_eq!(run(&bad), code, "{word}");
         assert!(last().contains(word), "{word}: {}", last());

@@ -165,16 +165,21 @@ impl Attention {
         let q = Held::rows(&self.q, "Q", &self.q)?;
         let (k, v) = (Held::rows(&self.k, "K", &self.q)?, Held::rows(&self.v, "V", &self.q)?);
         let ends = [sizes.batch + 1];
-        let seqlens_q = self.integers(self.seqlens_q.as_ref(), "seqlens_q", &ends)?;
-        let seqlens_k = self.integers(self.seqlens_k.as_ref(), "seqlens_k", &ends)?;
-        let used_k = self.integers(self.used_k.as_ref(), "seqlens_k", &[sizes.batch])?;
-        let table = self.block_table.as_ref();
+        // Copies of what has gaps, as a table's first columns have.
+        let small = [&self.seqlens_q, &self.seqlens_k, &self.used_k, &self.block_table, &self.alibi];
+        let small = small.map(|tensor| tensor.as_ref().map(Tensor::contiguous).transpose());
+        let [seqlens_q, seqlens_k, used_k, table, alibi] = small;
+        let (seqlens_q, seqlens_k, used_k, table, alibi) = (seqlens_q?, seqlens_k?, used_k?, table?, alibi?);
+        let seqlens_q = self.integers(seqlens_q.as_ref(), "seqlens_q", &ends)?;
+        let seqlens_k = self.integers(seqlens_k.as_ref(), "seqlens_k", &ends)?;
+        let used_k = self.integers(used_k.as_ref(), "seqlens_k", &[sizes.batch])?;
+        let table = table.as_ref();
         let entries = table.map(Tensor::dims2).transpose()?.map_or(0, |(_, entries)| entries);
         let table = self.integers(table, "block_table", &[sizes.batch, entries])?;
-        let by_batch = self.alibi.as_ref().is_some_and(|slopes| slopes.rank() == 2);
+        let by_batch = alibi.as_ref().is_some_and(|slopes| slopes.rank() == 2);
         let shape: &[usize] = if by_batch { &[sizes.batch, sizes.heads_q] } else { &[sizes.heads_q] };
         let slopes = |slopes| Held::plain(slopes, "alibi_slopes", &[DType::F32], shape, &self.q);
-        let slopes = self.alibi.as_ref().map(slopes).transpose()?;
+        let slopes = alibi.as_ref().map(slopes).transpose()?;
         let stride = if by_batch { sizes.heads_q as i64 } else { 0 };
         compute(&Call {
             q: q.tensor(),

@@ -31,8 +31,8 @@ pub fn flash_attn_with_lse(
     Attention::new(q, k, v, softmax_scale).window(None, causal.then_some(0)).forward()
 }
 
-/// O `[batch, seqlen, heads, head_dim]` and LSE `[batch, heads, seqlen]` over two disjoint sets of keys, from those over each. A state whose LSE
-/// is −∞ saw no key and leaves no trace.
+/// O `[batch, seqlen, heads, head_dim]` and LSE `[batch, heads, seqlen]`, or `[rows, heads, head_dim]` and `[heads, rows]`, over two disjoint
+/// sets of keys, from those over each. A state whose LSE is −∞ saw no key and leaves no trace.
 pub fn merge_states(o_a: &Tensor, lse_a: &Tensor, o_b: &Tensor, lse_b: &Tensor) -> Result<(Tensor, Tensor)> {
     merge::merge_states([o_a, o_b], [lse_a, lse_b])
 }

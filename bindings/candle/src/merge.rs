@@ -6,6 +6,12 @@ use candle_core::{DType, Result, Tensor, bail};
 use ferroflash_call::{Dtype, Merge};
 
 pub(crate) fn merge_states([a, b]: [&Tensor; 2], lse: [&Tensor; 2]) -> Result<(Tensor, Tensor)> {
+    if a.rank() == 3 {
+        // Sequences behind one another: rows are merged one by one.
+        let one = |tensor: &Tensor| tensor.unsqueeze(0);
+        let (o, sums) = merge_states([&one(a)?, &one(b)?], [&one(lse[0])?, &one(lse[1])?])?;
+        return Ok((o.squeeze(0)?, sums.squeeze(0)?));
+    }
     let (batch, rows, heads, width) = a.dims4()?;
     let dtype = match a.dtype() {
         DType::F16 => Dtype::F16,

@@ -132,3 +132,52 @@ fn two_sets_of_keys_merge() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn a_window_of_any_number_of_keys_is_all_of_them() -> Result<()> {
+    let q = tensor(1, &[1, 5, 2, 16], DType::F32);
+    let full = flash_attn(&q, &q, &q, 0.3, false)?;
+    for keys in [5, 1 << 40, usize::MAX] {
+        let o = flash_attn_windowed(&q, &q, &q, 0.3, Some(keys), Some(keys))?;
+        assert_close(&o, &full, 0.0)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn tables_and_lengths_with_gaps_mean_what_they_hold() -> Result<()> {
+    let (q, pages) = (tensor(1, &[2, 4, 32], DType::F32), tensor(2, &[4, 3, 2, 32], DType::F32));
+    let call = |table: &Tensor, ends: &Tensor| {
+        let all = Tensor::new(&[0u32, 6, 12], &Device::Cpu)?;
+        flash_attn_varlen_paged_windowed(
+            &q,
+            &pages,
+            &pages,
+            ends,
+            &all,
+            table,
+            None,
+            1,
+            6,
+            0.3,
+            None,
+            Some(0),
+            3,
+            None,
+        )
+    };
+    let wide = Tensor::new(&[[2u32, 0, 9], [3, 1, 9]], &Device::Cpu)?.narrow(1, 0, 2)?;
+    let ends = Tensor::new(&[[0u32, 9], [1, 9], [2, 9]], &Device::Cpu)?.narrow(1, 0, 1)?.squeeze(1)?;
+    assert!(!wide.is_contiguous() && !ends.is_contiguous());
+    assert_close(&call(&wide, &ends)?, &call(&wide.contiguous()?, &ends.contiguous()?)?, 0.0)
+}
+
+#[test]
+fn states_of_sequences_behind_one_another_merge() -> Result<()> {
+    let q = tensor(1, &[7, 4, 32], DType::F32);
+    let ends = Tensor::new(&[0u32, 3, 7], &Device::Cpu)?;
+    let (o, lse) = flash_attn_varlen_with_lse(&q, &q, &q, &ends, &ends, 4, 4, 0.2, true)?;
+    let (merged, sums) = merge_states(&o, &lse, &o, &lse)?;
+    assert_close(&merged, &o, 1e-6)?;
+    assert_close(&sums, &(lse + 2f64.ln())?, 1e-6)
+}

@@ -55,6 +55,13 @@ impl Backward {
         if let Some((tensor, _)) = addresses.into_iter().find(|(_, address)| *address == 0) {
             return Err(Error::Null { tensor });
         }
+        // Nobody would write these.
+        if self.d_sinks.is_some() && self.call.sinks.is_none() {
+            return Err(Error::Null { tensor: "sinks whose gradient is wanted" });
+        }
+        if self.d_bias.is_some() && self.call.bias.is_none() {
+            return Err(Error::Null { tensor: "the bias whose gradient is wanted" });
+        }
         self.call.check_gradients()
     }
 

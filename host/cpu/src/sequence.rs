@@ -117,12 +117,14 @@ impl Sequence {
     /// As [`Call::forward`].
     pub(crate) unsafe fn visible(&self, call: &Call, row: usize) -> Visible {
         let own = self.own(row);
-        let from = call.window_left.map_or(0, |left| own.saturating_sub(left as i64));
+        // "All" is any number to a caller, `usize::MAX` too.
+        let number = |keys: usize| i64::try_from(keys).unwrap_or(i64::MAX);
+        let from = call.window_left.map_or(0, |left| own.saturating_sub(number(left)));
         let to =
-            call.window_right.map_or(i64::MAX, |right| own.saturating_add(right as i64).saturating_add(1));
-        let (from, to) = call.chunk.map_or((from, to), |chunk| {
-            let first = own.div_euclid(chunk as i64).saturating_mul(chunk as i64);
-            (from.max(first), to.min(first.saturating_add(chunk as i64)))
+            call.window_right.map_or(i64::MAX, |right| own.saturating_add(number(right)).saturating_add(1));
+        let (from, to) = call.chunk.map(number).map_or((from, to), |chunk| {
+            let first = own.div_euclid(chunk).saturating_mul(chunk);
+            (from.max(first), to.min(first.saturating_add(chunk)))
         });
         let row_of_all = self.row_of_all(call, row) as i64;
         // SAFETY: the caller's promise: two entries a query.
