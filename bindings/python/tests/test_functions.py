@@ -334,6 +334,15 @@ def test_options_of_other_kinds_are_refused_by_name():
 
 
 @needs_torch
+@pytest.mark.parametrize("layout", ["strided", "jagged"])
+def test_nested_tensors_are_refused_by_name(layout):
+    q = torch.nested.nested_tensor([torch.randn(3, 2, 16), torch.randn(5, 2, 16)], layout=getattr(torch, layout))
+    for function in (flash_attn_func, ferroflash.scaled_dot_product_attention):
+        with pytest.raises(TypeError, match="a nested tensor is not supported"):
+            function(q, q, q)
+
+
+@needs_torch
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_sinks_may_be_of_the_models_type(dtype):
     q, k, v = (torch.randn(1, 5, 2, 16).to(getattr(torch, dtype)) for _ in range(3))

@@ -313,7 +313,7 @@ def packed(framework, call, mask):
     """Puts a mask of the last keys, bool [batch, seqlen_q, keys] or [rows, keys], into a call: as bits, 32 to a word."""
     if mask is None:
         return
-    framework.check_strided(mask)
+    framework.check_tensor("tree_mask", mask)
     shape, dtype = tuple(mask.shape), dtype_name(mask)
     rows = tuple(call.q.shape[:-2])
     if dtype not in ("bool", "bool_") or shape[:-1] != rows or shape[-1] == 0:

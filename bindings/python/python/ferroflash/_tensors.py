@@ -19,15 +19,12 @@ class Torch:
     def check_tensor(self, name, tensor):
         if not isinstance(tensor, self.torch.Tensor):
             raise TypeError(f"{name} is {type(tensor).__name__} beside PyTorch's tensors: give all tensors of one framework")
-
-    def check_strided(self, tensor):
-        self.check_tensor("a tensor", tensor)
         if tensor.is_nested or tensor.layout != self.torch.strided:
             kind = "nested" if tensor.is_nested else str(tensor.layout)[6:]
             raise TypeError(f"a {kind} tensor is not supported: give one that lies in memory by strides, as its to_dense() or values()")
 
     def describe(self, tensor):
-        self.check_strided(tensor)
+        self.check_tensor("a tensor", tensor)
         device = tensor.device
         place = "cpu" if device.type == "cpu" else (device.type, device.index)
         if self.torch.compiler.is_compiling():
@@ -52,7 +49,7 @@ class Torch:
 
     def compact(self, tensor, like):
         """In the type of another, contiguous, with size 1 along dimensions, but for the last, that it only repeats."""
-        self.check_strided(tensor)
+        self.check_tensor("a tensor", tensor)
         return _once(tensor, tensor.stride()).to(like.dtype).contiguous()
 
     def cast(self, tensor, dtype):
@@ -157,9 +154,6 @@ class NumPy:
     def check_tensor(self, name, array):
         if not isinstance(array, self.numpy.ndarray):
             raise TypeError(f"{name} is {type(array).__name__} beside NumPy's arrays: give all tensors of one framework")
-
-    def check_strided(self, array):
-        self.check_tensor("a tensor", array)
 
     def check_written(self, name, array):
         """Refuses what must not be written."""

@@ -2,6 +2,7 @@
 
 from . import _again
 from ._call import Call, dtype_name
+from ._tensors import Torch
 from .functional import _computed, flash_attn_func, under_a_mask
 
 
@@ -23,6 +24,7 @@ def scaled_dot_product_attention(
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} is {type(tensor).__name__}, must be PyTorch's tensor: flash_attn_func takes those of other frameworks")
+        Torch(torch).check_tensor(name, tensor)
     if attn_mask is not None and attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
         raise TypeError(f"attn_mask is {dtype_name(attn_mask)}, must be bool (True is seen) or what is added to the scores")
     if min(query.dim(), key.dim(), value.dim()) < 2:
