@@ -31,11 +31,10 @@ def append(call):
     """Q as it is rotated and the lengths after, through the operator where PyTorch watches, and directly otherwise."""
     _check_tangents((call.q, call.k, call.v, call.k_cache, call.v_cache))
     if not _again.is_watched(call.q, call.k, call.v, call.rotary_cos, call.rotary_sin):
-        if torch.is_grad_enabled():
-            for cache in (call.k_cache, call.v_cache):
-                # As any operation in place, so that a gradient which needs what the cache held says that it is gone.
-                if not cache.is_inference():
-                    torch.autograd.graph.increment_version(cache)
+        for cache in (call.k_cache, call.v_cache):
+            # As any operation in place, so that a gradient which needs what the cache held says that it is gone.
+            if not cache.is_inference():
+                torch.autograd.graph.increment_version(cache)
         return _cache.compute(Torch(torch), call)
     rotated, lengths = torch.ops.ferroflash.append(*[getattr(call, name) for name in _cache.FIELDS])
     return call.q if call.rotary_cos is None else rotated, lengths
