@@ -182,6 +182,7 @@ fn masks_that_hide_nothing_more_change_nothing() {
         Mask::window(Some(129), Some(0)),
         Mask::CAUSAL.with_chunk(130),
         Mask::CAUSAL.with_sink_tokens(64),
+        Mask::window(Some(3), Some(0)).with_sink_tokens(u32::MAX),
         Mask::CAUSAL.with_prefix(1),
     ] {
         let problem = causal.with_mask(mask).expect("a mask");

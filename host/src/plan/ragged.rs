@@ -26,6 +26,8 @@ pub(super) fn params_of_row(problem: &Problem, row: &Row, tiling: &Tiling) -> Ra
 pub(super) fn params(problem: &Problem, block_rows: u32, box_rows: u32) -> RaggedParams {
     let Mask { window_left, window_right, chunk, prefix, sink_tokens, tree, .. } = problem.mask();
     let side = |side: Option<u32>| side.and_then(|keys| i32::try_from(keys).ok()).unwrap_or(i32::MAX);
+    // Kernels compare these with keys in i32, where more would be less than none.
+    let first_keys = |keys: u32| keys.min(i32::MAX as u32);
     let [batch_stride, head_stride, row_stride] = problem.score_strides();
     let bytes = i64::from(problem.score_element_bytes());
     let (page, pages, table_stride) = match problem.keys() {
@@ -56,8 +58,8 @@ pub(super) fn params(problem: &Problem, block_rows: u32, box_rows: u32) -> Ragge
         total_k: problem.extent(TensorRole::K).rows,
         window_left: side(window_left),
         window_right: side(window_right),
-        prefix,
-        sink_tokens,
+        prefix: first_keys(prefix),
+        sink_tokens: first_keys(sink_tokens),
         width_qk: problem.sizes().head_dim,
         width_v: problem.head_dim_v(),
         tables: Operand::TABLES.map(|table| TableParams {
