@@ -288,7 +288,8 @@ pub const WEIGHTS_BUFFERS: u32 = 2;
 /// Offset in shared memory behind Q and `stages` × (K, V), or behind the merge buffer that overlays them. There a CTA of
 /// [`Schedule::Persistent`] keeps the indices of its tile and of the next one, and one of [`Isa::Wgmma`] its barriers.
 pub const fn work_slots_offset(row: &Row) -> u32 {
-    let pipeline = q_buffers(row) * tile_bytes(row, row.block_m) + kv_bytes(row) + WEIGHTS_BUFFERS * weights_bytes(row);
+    let pipeline =
+        q_buffers(row) * tile_bytes(row, row.block_m) + kv_bytes(row) + WEIGHTS_BUFFERS * weights_bytes(row);
     let merge = merge_bytes(row);
     if pipeline > merge { pipeline } else { merge }
 }
@@ -404,6 +405,28 @@ mod tests {
         assert_eq!((smem_bytes(&split), combine_rows(&split)), (smem_bytes(&ROW), 4));
         let small = Row { head_dim: 32, block_m: 16, block_n: 64, stages: 1, ..split };
         assert_eq!((smem_bytes(&small), combine_rows(&small)), (1024 + 2 * 4096, 1));
+    }
+
+    #[test]
+    fn slices_of_the_values_are_of_ctas_or_of_warpgroups() {
+        let mma = Row { head_dim: 512, block_n: 32, warps: 8, schedule: Schedule::Ragged, ..ROW };
+        let wgmma = Row { isa: Isa::Wgmma, block_n: 64, warps: 12, stages: 1, ..mma };
+        for (row, groups) in [(mma, 1), (wgmma, 2)] {
+            assert_eq!(
+                (value_groups(&row), value_slices(&row, 512), ctas_of_tile(&row, 512)),
+                (groups, 2, 2 / groups)
+            );
+            assert_eq!(
+                (warps_m(&row), value_width(&row), rows_of_block(&row, 3)),
+                (4, 256, if groups > 1 { 63 } else { 64 })
+            );
+        }
+        assert!(
+            holds_widths(&mma, 512, 64) && !holds_widths(&wgmma, 512, 256) && holds_widths(&wgmma, 64, 272)
+        );
+        // Q, K, V, and twice P of a block and 16 bytes a lane.
+        assert_eq!(work_slots_offset(&wgmma), 3 * 64 * 1024 + 2 * (64 * 64 * 2 + 128 * 16));
+        assert_eq!((warps_n(&wgmma), kv_buffers(&wgmma), q_buffers(&wgmma)), (1, 2, 1));
     }
 
     #[test]

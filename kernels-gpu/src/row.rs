@@ -13,7 +13,7 @@ pub const SMEM_MAX_BYTES: u32 = 227 * 1024;
 pub const REGISTERS_MAX: u32 = 255;
 /// The head dimensions that have kernels.
 pub const HEAD_DIMS: [u32; 6] = [32, 64, 96, 128, 256, 512];
-/// Those that have kernels of every schedule and both families: others have those for ragged batches on mma.sync alone.
+/// Those that have kernels of every schedule: others have those for ragged batches alone.
 pub const DENSE_HEAD_DIMS: [u32; 5] = [32, 64, 96, 128, 256];
 
 /// The least of the limits above that `bytes` of shared memory keep.
@@ -242,8 +242,8 @@ pub struct Row {
     pub block_m: u32,
     /// Keys of a main-loop step: 32, 64 or 128; with [`Isa::Wgmma`] a multiple of 16 from 64 to 256, and with dropout 64, 96 or 128.
     pub block_n: u32,
-    /// Warps of a CTA: 4 or 8; with [`Isa::Wgmma`] one for 16 rows, or two that take keys in turns, and four that
-    /// copy.
+    /// Warps of a CTA: 4 or 8; with [`Isa::Wgmma`] one for 16 rows, or two that take keys in turns, or at head_dim 512 two that have a
+    /// half of the values each, and four that copy.
     pub warps: u32,
     /// Buffers for K and V in shared memory: 1 to 4.
     pub stages: u32,
@@ -270,11 +270,12 @@ pub enum RowError {
     BlockM,
     /// `block_n` is not 32, 64 or 128; with [`Isa::Wgmma`], a multiple of 16 from 64 to 256.
     BlockN,
-    /// `warps` is not 4 or 8; with [`Isa::Wgmma`], not block_m / 16 + 4 or, with even stages and one tile a CTA, block_m / 8 + 4.
+    /// `warps` is not 4 or 8; with [`Isa::Wgmma`], not block_m / 16 + 4 or, with even stages and one tile a CTA, block_m / 8 + 4; at
+    /// head_dim 512 not 12 with 64 rows and one stage.
     Warps,
     /// `stages` is not 1 to 4.
     Stages,
-    /// Ragged batches with one stage and [`Isa::Wgmma`], or a score that is not plain with another schedule.
+    /// Ragged batches with one stage and [`Isa::Wgmma`] below head_dim 512, or a score that is not plain with another schedule.
     Ragged,
     /// float16 accumulation of bfloat16 products does not exist, and none with [`Isa::Wgmma`].
     Accumulation,
@@ -303,18 +304,18 @@ impl RowError {
     pub const fn reason(self) -> &'static str {
         match self {
             RowError::HeadDim => {
-                "head_dim must be 32, 64, 96, 128, 256 or, with Ragged, 192 (isa Wgmma, values of 128) or 512 (isa Mma)"
+                "head_dim must be 32, 64, 96, 128, 256 or, with Ragged, 192 (isa Wgmma, values of 128) or 512"
             }
             RowError::BlockM => "block_m must be 16, 32, 64 or 128 (wgmma: 64, 128 or 192)",
             RowError::BlockN => {
                 "block_n must be 32, 64 or 128 (wgmma: a multiple of 16 from 64 to 256; with dropout 64, 96 or 128)"
             }
             RowError::Warps => {
-                "warps must be 4 or 8 (wgmma: block_m / 16 + 4, or block_m / 8 + 4 with even stages and not persistent)"
+                "warps must be 4 or 8 (wgmma: block_m / 16 + 4, or block_m / 8 + 4 with even stages and not persistent; head_dim 512: 12 with block_m 64 and one stage)"
             }
             RowError::Stages => "stages must be 1 to 4",
             RowError::Ragged => {
-                "Ragged with wgmma needs 2 stages or more, and a score that is not Plain needs Ragged"
+                "Ragged with wgmma needs 2 stages or more below head_dim 512, and a score that is not Plain needs Ragged"
             }
             RowError::Accumulation => "acc F16 needs isa Mma and dtype F16: there is no other such kernel",
             RowError::MinCtas => "min_ctas must be 1 to 8",

@@ -46,7 +46,9 @@ impl Row {
             return Err(RowError::BlockN);
         }
         let needs_stages = is_ragged && matches!(self.isa, Isa::Wgmma);
-        if needs_stages && geometry::kv_buffers(self) < 2 || !is_ragged && !matches!(self.score, ScoreKind::Plain) {
+        if needs_stages && geometry::kv_buffers(self) < 2
+            || !is_ragged && !matches!(self.score, ScoreKind::Plain)
+        {
             return Err(RowError::Ragged);
         }
         if matches!(self.acc, Accumulation::F16)
@@ -148,6 +150,11 @@ mod tests {
         let half = Row { head_dim: 512, block_n: 32, warps: 8, schedule: Schedule::Ragged, ..GOOD };
         assert_eq!(half.check(), Ok(()));
         assert_eq!(refused(Row { schedule: Schedule::Grid, ..half }), RowError::HeadDim);
+        let slices = Row { isa: Isa::Wgmma, block_n: 64, warps: 12, stages: 1, ..half };
+        assert_eq!(slices.check(), Ok(()));
+        assert_eq!(refused(Row { stages: 2, ..slices }), RowError::Warps, "shared memory holds one block");
+        assert_eq!(refused(Row { warps: 8, ..slices }), RowError::Warps, "a warpgroup a slice");
+        assert_eq!(refused(Row { block_m: 128, ..slices }), RowError::Warps, "64 rows alone");
         assert_eq!(refused(Row { score: ScoreKind::Softcap, ..GOOD }), RowError::Ragged);
         assert_eq!(
             refused(Row { dtype: Dtype::Bf16, acc: Accumulation::F16, ..GOOD }),

@@ -87,9 +87,7 @@ macro_rules! for_each_forward_kernel {
             fwd_bf16_d128_m16n64_w4s3c1_ragged             => { Bf16, 128,  16,  64, 4, 3, F32, 1, 16, Ragged };
             fwd_f16_d256_m32n32_w4s2c1_ragged              => { F16,   256,  32,  32, 4, 2, F32, 1, 16, Ragged };
             fwd_bf16_d256_m32n32_w4s2c1_ragged             => { Bf16,  256,  32,  32, 4, 2, F32, 1, 16, Ragged };
-            // Halves of a value vector are two CTAs': on devices with 163 KB of shared memory a CTA, and with less.
-            fwd_f16_d512_m64n32_w8s2c1_ragged              => { F16,   512,  64,  32, 8, 2, F32, 1, 16, Ragged };
-            fwd_bf16_d512_m64n32_w8s2c1_ragged             => { Bf16,  512,  64,  32, 8, 2, F32, 1, 16, Ragged };
+            // Halves of a value vector are two CTAs'.
             fwd_f16_d512_m32n32_w4s1c1_ragged              => { F16,   512,  32,  32, 4, 1, F32, 1, 16, Ragged };
             fwd_bf16_d512_m32n32_w4s1c1_ragged             => { Bf16,  512,  32,  32, 4, 1, F32, 1, 16, Ragged };
             fwd_f16_d64_m64n64_w4s2c2_ragged_softcap       => { F16,    64,  64,  64, 4, 2, F32, 2, 16, Ragged, Softcap };

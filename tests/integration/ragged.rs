@@ -141,6 +141,8 @@ fn values_wider_than_a_warp_holds_are_computed_in_slices() {
         (DeviceModel::L4, Dtype::Bf16, [2, 5, 1, 3, 150, 512], 384, 2),
         (DeviceModel::H200, Dtype::Bf16, [1, 4, 2, 65, 97, 128], 512, 2),
         (DeviceModel::H200, Dtype::F16, [1, 2, 1, 66, 90, 512], 64, 1),
+        (DeviceModel::H200, Dtype::F16, [2, 6, 2, 23, 300, 512], 512, 3),
+        (DeviceModel::H200, Dtype::Bf16, [1, 4, 1, 130, 70, 448], 272, 1),
     ];
     for (model, dtype, sizes, head_dim_v, splits) in cases {
         let attention = simulator(model);
@@ -150,6 +152,8 @@ fn values_wider_than_a_warp_holds_are_computed_in_slices() {
             let options = PlanOptions { splits: Splits::Count(splits), combine, ..PlanOptions::new() };
             let plan = attention.planner().plan(&problem, &options).expect("planned");
             assert_eq!((plan.kernel().row.head_dim, plan.splits()), (512, splits), "{what}");
+            let has_wgmma = model == DeviceModel::H200 && head_dim_v > 256;
+            assert_eq!(plan.kernel().row.isa == Isa::Wgmma, has_wgmma, "{what}");
             assert_eq!(plan.is_fused(), splits > 1 && combine == Combine::Fused, "{what}");
             plan
         };

@@ -4,6 +4,9 @@
 //! consumer issues S(j) = Q·K(j)ᵀ and O += P(j+1)·V(j+1) together and takes the softmax of S(j) while the tensor cores work on
 //! the latter and on the other consumers' products: the consumers take turns to issue. Blocks of keys are walked from the last
 //! visible one to the first, as in [`crate::forward`].
+//!
+//! Where value vectors are wider than a thread's registers hold of O, consumers share the 64 query rows: each has a slice of the values, and
+//! the first one the scores for all of them.
 
 use super::config::{WARPGROUP, WgmmaConfig};
 use super::consumer::consume;

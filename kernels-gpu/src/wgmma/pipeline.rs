@@ -29,8 +29,11 @@ pub(super) fn consumer_again() -> u32 {
 pub(super) fn position_again<C: WgmmaConfig>() -> Position {
     let thread = thread_idx_x_again() - WARPGROUP;
     let (warp, warps_m) = (thread / 32, C::WARPS.along_rows);
-    let warp_n = if C::VALUE_GROUPS > 1 { 0 } else { first_lane(warp / warps_m) };
-    Position { warp_row: warp % warps_m * 16, warp_n, lane: thread % 32 }
+    Position {
+        warp_row: warp % warps_m * 16,
+        warp_n: if C::VALUE_GROUPS > 1 { 0 } else { first_lane(warp / warps_m) },
+        lane: thread % 32,
+    }
 }
 
 /// Lane of the warp, read again at each call.
@@ -113,7 +116,7 @@ impl<'a> Consumer<'a> {
         let mut q_smem = C::LAYOUT.q(self.q.buffer) + rows;
         let mut k_smem = C::LAYOUT.k(self.k.buffer);
         if C::VALUE_GROUPS > 1 {
-            // As if they were new to ptxas: descriptors of so many steps, kept from block to block, spill.
+            // As if they were new to ptxas: descriptors of all steps, kept from block to block, spill.
             (q_smem, k_smem) = (first_lane(q_smem), first_lane(k_smem));
         }
         let q = (q_fragment, C::Q_IN_REGISTERS);

@@ -252,7 +252,7 @@ impl<'a> Producer<'a> {
         self.q.advance(buffers);
     }
 
-    /// Copies a block of keys, or of values, of shape `S` into the ring's current buffer, at `tile`, or so many columns of it from this element
+    /// Copies a block of keys, or of values, of shape `S` into the ring's current buffer, at `tile`, or `columns` of its columns from element `first`
     /// on; `map` is the tensor map's offset in the parameter block.
     ///
     /// # Safety

@@ -85,7 +85,10 @@ impl Consumer<'_> {
     /// # Safety
     /// As for [`Self::tell_weights`].
     #[inline(always)]
-    pub(super) unsafe fn hear_weights<C: WgmmaConfig>(&mut self, p: &mut <C::Warp as WarpTile>::P) -> [f32; 2] {
+    pub(super) unsafe fn hear_weights<C: WgmmaConfig>(
+        &mut self,
+        p: &mut <C::Warp as WarpTile>::P,
+    ) -> [f32; 2] {
         // SAFETY: what the lane of the same number has written.
         unsafe {
             self.weights.wait_full();
@@ -107,7 +110,8 @@ impl Consumer<'_> {
         if C::VALUE_GROUPS == 1 {
             return;
         }
-        let [max, sum] = [&softmax.row_max, &softmax.row_sum].map(|rows| [0, 1].map(|half| rows.row(0)[half].to_bits()));
+        let [max, sum] =
+            [&softmax.row_max, &softmax.row_sum].map(|rows| [0, 1].map(|half| rows.row(0)[half].to_bits()));
         // SAFETY: a chunk of this lane, in a buffer that has been read.
         unsafe {
             self.weights.wait_empty(WEIGHTS_BUFFERS);

@@ -96,15 +96,8 @@ impl<'a> Tile<'a> {
             blocks = KeyBlocks { left, sink_blocks, skipped, ..blocks };
             sequence = Sequence { seqlen_q: QueryCount::Own(seqlen_q), q_start, k_start, seqlen_k };
         }
-        let work = Work {
-            batch,
-            head_q,
-            head_kv: params.group.quotient(head_q),
-            first_row,
-            split,
-            slice,
-            sequence,
-        };
+        let work =
+            Work { batch, head_q, head_kv: params.group.quotient(head_q), first_row, split, slice, sequence };
         Self { work, blocks }
     }
 }
