@@ -230,6 +230,7 @@ impl Plan {
         let grid = match row.schedule {
             Schedule::Grid | Schedule::Split => ctas as u32,
             Schedule::Ragged if row.isa == Isa::Mma || splitting.splits > 1 => ctas as u32,
+            // Consumers that share a tile have no next one.
             Schedule::Ragged if geometry::value_groups(row) > 1 => ctas as u32,
             Schedule::Persistent | Schedule::Ragged => (ctas as u32).min(resident),
         };
