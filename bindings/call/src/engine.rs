@@ -4,13 +4,12 @@ use crate::append::{append_tensors, kv_append};
 use crate::backward::{backward_tensors, gradients, gradients_of};
 use crate::error::Error;
 use crate::merge::merge_states;
-use crate::problem::{device_tensors, problem};
+use crate::problem::{device_tensors, plan, plan_options, problem};
 use crate::process::Process;
 #[cfg(feature = "sim")]
 use crate::simulate;
 use ferroflash::{
-    Attention, CudaOptions, DeviceModel, Plan, PlanOptions, Planner, StreamHandle, Workspace,
-    workspace_bytes_for,
+    Attention, CudaOptions, DeviceModel, Plan, Planner, StreamHandle, Workspace, workspace_bytes_for,
 };
 use ferroflash_cpu::{Append, Backward, Call, Merge};
 use foldhash::HashMap;
@@ -112,7 +111,7 @@ impl Engine {
     /// [`Error`].
     pub fn keep(&self, call: &Call) -> Result<Kept, Error> {
         let plan = match self {
-            Engine::Cuda(gpu) => Some(gpu.attention.plan(&problem(call, self.name())?)?),
+            Engine::Cuda(gpu) => Some(plan(&gpu.attention, call, &problem(call, self.name())?)?),
             _ => None,
         };
         Ok(Kept { call: *call, plan })
@@ -350,17 +349,14 @@ impl Gpu {
 
     unsafe fn forward(&self, call: &Call, stream: u64) -> Result<(), Error> {
         self.check_process()?;
-        let problem = problem(call, "a GPU")?;
+        let plan = plan(&self.attention, call, &problem(call, "a GPU")?)?;
         let (tensors, handle) = (device_tensors(call), handle(stream));
         let workspace = self.workspaces.get(stream, 0);
         // SAFETY: the caller's promise.
         unsafe {
             match workspace {
-                Some(workspace) => {
-                    let plan = self.attention.plan(&problem)?;
-                    self.attention.launch_in(&plan, &tensors, &workspace, handle)?;
-                }
-                None => self.attention.forward_device(&problem, &tensors, handle)?,
+                Some(workspace) => self.attention.launch_in(&plan, &tensors, &workspace, handle)?,
+                None => self.attention.launch(&plan, &tensors, handle)?,
             }
         }
         Ok(())
@@ -383,7 +379,7 @@ impl Gpu {
 
     fn missing_workspace(&self, call: &Call, stream: u64) -> Result<u64, Error> {
         self.check_process()?;
-        let plan = self.attention.plan(&problem(call, "a GPU")?)?;
+        let plan = plan(&self.attention, call, &problem(call, "a GPU")?)?;
         let needed = plan.workspace_bytes();
         if needed == 0 || self.workspaces.get(stream, needed).is_some() {
             return Ok(0);
@@ -414,7 +410,7 @@ fn handle(stream: u64) -> StreamHandle {
 
 fn explain(planner: &Planner, call: &Call, device: &'static str) -> Result<String, Error> {
     let problem = problem(call, device)?;
-    let (plan, reasons) = planner.explain(&problem, &PlanOptions::new())?;
+    let (plan, reasons) = planner.explain(&problem, &plan_options(call))?;
     let info = planner.device();
     let mut text =
         format!("{} on {} (sm_{}, {} SMs)\n", plan.kernel().entry, info.name, info.sm, info.sm_count);

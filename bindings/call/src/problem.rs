@@ -3,8 +3,11 @@
 use crate::error::Error;
 use crate::lacking;
 use ferroflash::problem::{BiasShape, BlockTable, Mask, Operand, Pages, Score};
-use ferroflash::{DeviceTensors, ElementStrides, Problem, Sizes, TensorRole};
+use ferroflash::{
+    Attention, DeviceTensors, ElementStrides, Plan, PlanOptions, Problem, Sizes, Splits, TensorRole,
+};
 use ferroflash_cpu::{Bias, Call, Dropout, Dtype, Lengths};
+use std::sync::Arc;
 
 /// The problem that a call poses, on the device of this name.
 ///
@@ -64,6 +67,23 @@ pub(crate) fn problem(call: &Call, device: &'static str) -> Result<Problem, Erro
         problem = problem.with_strides(role, ElementStrides { batch, head, row, dim: 1 })?;
     }
     Ok(problem)
+}
+
+/// What a call asks of its plan.
+pub(crate) fn plan_options(call: &Call) -> PlanOptions {
+    let splits = call.splits.map_or(Splits::Auto, |splits| Splits::Count(splits.get()));
+    PlanOptions { splits, ..PlanOptions::new() }
+}
+
+/// The plan of a call that poses a problem: where it leaves all to the plan, the one that the library keeps.
+///
+/// # Errors
+/// [`Error::Library`].
+pub(crate) fn plan(attention: &Attention, call: &Call, problem: &Problem) -> Result<Arc<Plan>, Error> {
+    Ok(match call.splits {
+        None => attention.plan(problem)?,
+        Some(_) => Arc::new(attention.planner().plan(problem, &plan_options(call))?),
+    })
 }
 
 /// The pages that keys lie in. Sequences that say which entry of K and V is theirs have one page each, as long as the entry.

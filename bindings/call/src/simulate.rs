@@ -2,7 +2,7 @@
 
 use crate::backward::gradients;
 use crate::error::Error;
-use crate::problem::{operands, problem};
+use crate::problem::{operands, plan, problem};
 use ferroflash::attention::HostOperand;
 use ferroflash::problem::{Extent, Operand};
 use ferroflash::{Attention, ElementStrides, GradientInputs, HostTensors, Problem, TensorRole};
@@ -15,7 +15,7 @@ pub(crate) unsafe fn forward(attention: &Attention, call: &Call, device: &'stati
     let problem = problem(call, device)?;
     // SAFETY: the caller's promise: each tensor is as long as the problem says.
     unsafe {
-        let plan = attention.plan(&problem)?;
+        let plan = plan(attention, call, &problem)?;
         let output = attention.forward_with(&plan, &tensors(call, &problem), call.lse.is_some())?;
         let o = (problem.extent(TensorRole::O), problem.strides(TensorRole::O));
         write_rows(o, call.o.address, &output.o);

@@ -20,9 +20,9 @@ const OTHER_NUMBERS: [usize; 3] = [SLOPES, SINKS, BIAS];
 const SLOPES: usize = 3;
 const SINKS: usize = 4;
 const BIAS: usize = 12;
-/// The scale, causal, left, right, softcap, the longest sequences of queries and of keys, keys of a chunk and of a tree, whether
-/// gradients will be asked for, and whether LSE is wanted.
-type Options = (Option<f64>, bool, Option<i64>, Option<i64>, f64, i64, i64, i64, i64, bool, bool);
+/// The scale, causal, left, right, softcap, the longest sequences of queries and of keys, keys of a chunk and of a tree, splits of the keys,
+/// whether gradients will be asked for, and whether LSE is wanted.
+type Options = (Option<f64>, bool, Option<i64>, Option<i64>, f64, i64, i64, i64, i64, i64, bool, bool);
 /// O, and LSE where it is wanted.
 type Outputs<'py> = (Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
 /// A call's tensors, in the order of [`set_addresses`].
@@ -144,7 +144,7 @@ impl Calls {
         }
         let (causal, lse) = (causal.is_true(), lse.is_truthy()?);
         let (left, right) = (Some(left), Some(right));
-        let options = (scale, causal, left, right, softcap, longest.0, longest.1, 0, 0, false, lse);
+        let options = (scale, causal, left, right, softcap, longest.0, longest.1, 0, 0, 0, false, lse);
         self.start(q.py(), &tensors, options, Order::RowsFirst)
     }
 
@@ -166,7 +166,7 @@ impl Calls {
             *place = Some(tensor.as_borrowed());
         }
         let causal = causal.is_true();
-        let options = (scale, causal, Some(-1), Some(-1), 0.0, 0, 0, 0, 0, false, false);
+        let options = (scale, causal, Some(-1), Some(-1), 0.0, 0, 0, 0, 0, 0, false, false);
         let order = Order::HeadsFirst { enable_gqa: enable_gqa.is_truthy()?, causal };
         Ok(self.start(q.py(), &tensors, options, order)?.map(|(o, _)| o))
     }
@@ -323,7 +323,7 @@ impl Calls {
         options: Options,
         order: Order,
     ) -> PyResult<Option<Described>> {
-        let (scale, causal, left, right, softcap, longest_q, longest_k, chunk, tree, gradients, lse) =
+        let (scale, causal, left, right, softcap, longest_q, longest_k, chunk, tree, splits, gradients, lse) =
             options;
         let mut key = Numbers::new();
         let mut addresses = [0; TENSORS];
@@ -363,6 +363,7 @@ impl Calls {
             longest_k,
             chunk,
             tree,
+            splits,
             i64::from(gradients),
             i64::from(lse),
         ];

@@ -15,6 +15,7 @@ use ferroflash_call::{
 };
 use pyo3::exceptions::{PyMemoryError, PyNotImplementedError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -49,6 +50,7 @@ struct Args {
     lengths: LengthArgs,
     longest: (usize, usize),
     pages: Option<(u64, i64, usize, usize)>,
+    splits: u32,
 }
 
 impl Args {
@@ -85,6 +87,7 @@ impl Args {
             tree: self.tree.map(|(bits, keys)| Tree { bits, keys }),
             lengths: Lengths { longest_q, longest_k, ..lengths(self.lengths) },
             pages: self.pages.map(pages),
+            splits: NonZeroU32::new(self.splits),
         })
     }
 }

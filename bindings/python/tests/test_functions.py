@@ -3,12 +3,13 @@
 import inspect
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
 
 import ferroflash
-from ferroflash import _native, flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
+from ferroflash import _native, flash_attn_func, flash_attn_interface, flash_attn_varlen_func, flash_attn_with_kvcache
 
 try:
     import torch
@@ -228,8 +229,8 @@ def test_bad_lengths_and_tables_are_refused_with_their_values():
     ]:
         with pytest.raises(ValueError, match=message):
             flash_attn_with_kvcache(q, k, k, **arguments)
-    with pytest.raises(NotImplementedError, match="num_splits"):
-        flash_attn_with_kvcache(q, k, k, num_splits=2)
+    with pytest.raises(ValueError, match="num_splits is -1"):
+        flash_attn_with_kvcache(q, k, k, num_splits=-1)
     both = dict(cache_batch_idx=int32(0, 1), block_table=int32([0, 1], [1, 2]))
     with pytest.raises(ValueError, match="exclude each other"):
         flash_attn_with_kvcache(q, k, k, cache_seqlens=int32(1, 2), **both)
@@ -303,6 +304,45 @@ def test_the_simulator_runs_ragged_sequences(simulator, paged):
         expected = definition(q[rows], k[keys], v[keys], causal=True)
         assert_close(o[rows], expected[0], 4e-3)
         assert_close(lse[:, rows], expected[1], 2e-3)
+
+
+def kvcache_calls():
+    """O of a call on a cache by the number of splits that is asked for, and what it is, by flash-attn's function and flash-attn 3's."""
+    q, k = random(2, 1, 4, 64, dtype="float16"), random(2, 300, 2, 64, seed=1, dtype="float16")
+    used = np.array([300, 77], np.int32)
+    expected = np.stack([definition(q[b], k[b, : used[b]], k[b, : used[b]])[0] for b in range(2)])
+    functions = flash_attn_with_kvcache, flash_attn_interface.flash_attn_with_kvcache
+    return [lambda splits, of=of: of(q, k, k, cache_seqlens=used, num_splits=splits) for of in functions], expected
+
+
+def test_a_cache_takes_any_number_of_splits():
+    calls, expected = kvcache_calls()
+    for call in calls:
+        for splits in (0, 1, 2, np.int64(3), 100):
+            assert_close(call(splits), expected, 4e-3)
+        with pytest.raises(TypeError):
+            call("two")
+
+
+def test_the_kernels_split_keys_as_they_are_told(simulator):
+    calls, expected = kvcache_calls()
+    for call in calls:
+        for splits in (0, 1, 2, 100):
+            assert_close(call(splits), expected, 4e-3)
+        with pytest.raises(ValueError, match="1000 splits"):
+            call(1000)
+
+
+@pytest.mark.parametrize("device", ["l4", "h200"])
+def test_a_plan_has_as_many_splits_as_are_asked_for(device):
+    q, k = np.zeros((1, 1, 8, 128), np.float16), np.zeros((1, 32768, 8, 128), np.float16)
+    for asked, is_right in ((0, lambda n: n > 1), (1, lambda n: n == 1), (3, lambda n: n == 3)):
+        call = ferroflash._call.Call(q, k, k)
+        call.used_k, call.num_splits = np.array([32768], np.int32), asked
+        args, *_ = ferroflash._call.numbers(ferroflash._tensors.NumPy(np), call)
+        args.o = args.q
+        text = _native.explain_model(device, args)
+        assert is_right(int(re.search(r"(\d+) splits of the keys", text).group(1))), (asked, text)
 
 
 def test_a_cpu_device_of_another_name_is_refused():

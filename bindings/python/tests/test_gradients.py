@@ -298,7 +298,7 @@ def test_the_operators_are_what_their_schemas_say():
     for options in (dict(), dict(dtype=torch.float32)):
         q, k, v = tensors((2, 3, 5, 4, 2, 4, 4), **options)
         sinks = random(4, dtype=torch.float32)
-        numbers = (0.2, True, -1, -1, 0, 0, 0, 0, 0.0)
+        numbers = (0.2, True, -1, -1, 0, 0, 0, 0, 0.0, 0)
         for with_sinks in (None, sinks):
             arguments = (q, k, v, None, with_sinks, *[None] * 9, *numbers, True, True)
             torch.library.opcheck(torch.ops.ferroflash.forward.default, arguments)

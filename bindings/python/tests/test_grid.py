@@ -51,8 +51,6 @@ def shown(case):
 def refusals(case):
     """What a case may be refused for, by the words that say it; the first of them is enough."""
     names = []
-    if case.get("num_splits"):
-        names.append("num_splits=1")
     if GPU and case["d"] % 8:
         names.append(f"head_dim {case['d']}")
     if GPU and case["alibi"] and case.get("softcap"):

@@ -108,7 +108,7 @@ def test_the_kernel_combines_splits(simulator):  # noqa: F811
 
 
 @pytest.mark.parametrize("argument", [
-    dict(qv=1), dict(q_descale=1), dict(num_splits=3), dict(pack_gqa=True), dict(pack_gqa=False), dict(sm_margin=8),
+    dict(qv=1), dict(q_descale=1), dict(pack_gqa=True), dict(pack_gqa=False), dict(sm_margin=8),
 ])
 def test_what_is_not_supported_is_refused_by_name(argument):
     q = random(2, 5, 4, 32)
@@ -122,6 +122,8 @@ def test_what_is_not_supported_is_refused_by_name(argument):
 
 def test_the_rest_is_refused_by_name():
     q = random(2, 5, 4, 32)
+    with pytest.raises(NotImplementedError, match="num_splits=3"):
+        fa3.flash_attn_func(q, q, q, num_splits=3)
     with pytest.raises(NotImplementedError, match="scheduler_metadata=ndarray"):
         fa3.flash_attn_with_kvcache(q, q, q, scheduler_metadata=np.zeros(3))
     with pytest.raises(NotImplementedError, match="seqused_q"):

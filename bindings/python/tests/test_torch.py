@@ -93,7 +93,7 @@ def test_a_compiled_cache_grows():
 def test_the_operator_is_what_its_schema_says():
     q, k, v = qkv()
     operator = torch.ops.ferroflash.forward.default
-    plain = (q, k, v, *[None] * 11, 0.2, True, -1, -1, 0, 0, 0, 0, 0.0)
+    plain = (q, k, v, *[None] * 11, 0.2, True, -1, -1, 0, 0, 0, 0, 0.0, 0)
     for lse in (True, False):
         torch.library.opcheck(operator, (*plain, lse, False), test_utils=("test_schema", "test_faketensor"))
 

@@ -3,6 +3,7 @@
 use crate::dropout::Dropout;
 use crate::error::Error;
 use crate::forward;
+use std::num::NonZeroU32;
 
 /// Type of the elements of Q, K, V and O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -191,6 +192,8 @@ pub struct Call {
     pub lengths: Lengths,
     /// K and V in pages.
     pub pages: Option<Pages>,
+    /// Ranges that kernels split the keys into at most, 1 for none; the plan decides where `None`. The CPU splits nothing.
+    pub splits: Option<NonZeroU32>,
 }
 
 impl Call {
@@ -223,6 +226,7 @@ impl Call {
             tree: None,
             lengths: Lengths::default(),
             pages: None,
+            splits: None,
         }
     }
 

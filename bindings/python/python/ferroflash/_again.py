@@ -67,7 +67,7 @@ def _options(call):
     left, right = call.window
     longest_q, longest_k = call.longest
     causal, lse = bool(call.causal), bool(call.lse)
-    return call.scale, causal, left, right, call.softcap, longest_q, longest_k, call.chunk, call.tree_keys, call.gradients, lse
+    return call.scale, causal, left, right, call.softcap, longest_q, longest_k, call.chunk, call.tree_keys, call.num_splits, call.gradients, lse
 
 
 def _nothing(*_):

@@ -9,6 +9,8 @@ class Call:
     # No dataclass, as this is on the way of every call: a field that is not given is the class's.
     cu_seqlens_q = cu_seqlens_k = used_k = first_k = entry_k = block_table = intervals = tree = attn_bias = None
     longest, chunk, tree_keys = (0, 0), 0, 0
+    # Ranges that kernels split the keys into at most; 0 leaves it to the plan.
+    num_splits = 0
     # The probability with which weights are left out, and which ones: seed and offset.
     dropout_p, seeds = 0.0, None
     # Whether its gradients will be asked for.
@@ -72,7 +74,7 @@ def check_tensors(framework, call, names):
 class Args:
     """The fields that the native module reads."""
 
-    __slots__ = "dtype sizes head_dim_v q k v o lse scale window softcap alibi bias dropout sinks intervals chunk tree lengths longest pages".split()
+    __slots__ = "dtype sizes head_dim_v q k v o lse scale window softcap alibi bias dropout sinks intervals chunk tree lengths longest pages splits".split()
 
 
 def numbers(framework, call):
@@ -95,7 +97,7 @@ def numbers(framework, call):
     args.head_dim_v = v[1][-1]
     args.q, args.k, args.v = _strided(q), _strided(k), _strided(v)
     args.window = _window(call)
-    args.lse, args.longest = None, call.longest
+    args.lse, args.longest, args.splits = None, call.longest, call.num_splits
 
     def given(name, shape, dtype="int32"):
         return operand(framework, call, name, shape, dtype, place)

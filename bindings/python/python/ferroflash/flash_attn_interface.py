@@ -1,7 +1,7 @@
 """The functions of flash-attn 3's module of this name, with its arguments and defaults.
 
-What is not supported is refused by name. Arguments that only say how something is computed (num_splits, pack_gqa, sm_margin,
-scheduler_metadata) are the plan's own business: values that leave it the choice are accepted, others refused. `learnable_sink`
+What is not supported is refused by name. Arguments that only say how something is computed (pack_gqa, sm_margin, scheduler_metadata, and
+num_splits but for a cache) are the plan's own business: values that leave it the choice are accepted, others refused. `learnable_sink`
 [heads] is flash-attn 4's argument of that name.
 """
 
@@ -10,7 +10,7 @@ from operator import index
 from . import _merge
 from ._call import Call, flag
 from ._tensors import framework_of
-from .functional import _computed, _with_new
+from .functional import _computed, _with_new, splits
 
 # The values that ask for nothing, by argument, and what else to do.
 REFUSED = {
@@ -160,10 +160,10 @@ def flash_attn_with_kvcache(
     """
     _refuse(
         qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
-        scheduler_metadata=scheduler_metadata, num_splits=num_splits, pack_gqa=pack_gqa, sm_margin=sm_margin,
+        scheduler_metadata=scheduler_metadata, pack_gqa=pack_gqa, sm_margin=sm_margin,
     )
     call = Call(q, k_cache, v_cache, softmax_scale, causal, window_size, softcap, None, learnable_sink, lse=return_softmax_lse)
-    call.chunk, call.names = _chunk(attention_chunk), _NAMES
+    call.chunk, call.names, call.num_splits = _chunk(attention_chunk), _NAMES, splits(num_splits)
     call.used_k, call.entry_k = cache_seqlens, cache_batch_idx
     call.first_k, call.block_table, call.cu_seqlens_q = cache_leftpad, page_table, cu_seqlens_q
     if max_seqlen_q is not None:

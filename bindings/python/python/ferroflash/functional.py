@@ -9,16 +9,12 @@ from ._cache import compute as appended
 from ._call import Call, check_tensors, compute, dtype_name, flag, numbers, packed, widened
 from ._tensors import Torch, framework_of
 
-# Arguments of flash-attn that no device supports yet: the value that asks for nothing, and what else to do.
-REFUSED = {
-    "num_splits": (0, "the plan decides into how many ranges the keys are split; leave it 0"),
-}
-
-
-def _refuse(name, value):
-    nothing, advice = REFUSED[name]
-    if value is not nothing and value != nothing:
-        raise NotImplementedError(f"{name}={value!r} is not supported: {advice}")
+def splits(given):
+    """What a caller gave for num_splits, as a number."""
+    count = index(given)
+    if not 0 <= count < 2**31:
+        raise ValueError(f"num_splits is {count}, must be 0 (the plan decides), 1 (the keys are not split), or the most ranges of keys")
+    return count
 
 
 def flash_attn_func(
@@ -140,11 +136,12 @@ def flash_attn_with_kvcache(
     `k` and `v` are written into the cache behind them first, in place. With `block_table` the cache is pages [count, page_size, heads,
     head_dim]; `cache_batch_idx` says which entry of the cache is a sequence's. `rotary_cos` and `rotary_sin` [positions, rotary_dim / 2]
     rotate the new keys by where they are written, and query i by the position cache_seqlens + i, or all by cache_seqlens where no mask
-    depends on positions; `rotary_interleaved` pairs elements 2i and 2i + 1, else i and i + rotary_dim / 2. Returns O, or (O, LSE).
+    depends on positions; `rotary_interleaved` pairs elements 2i and 2i + 1, else i and i + rotary_dim / 2. `num_splits` is the most ranges that
+    the keys are split into on a GPU: 1 splits nothing, 0 leaves it to the plan. Returns O, or (O, LSE).
     """
-    _refuse("num_splits", num_splits)
     interleaved = flag("rotary_interleaved", rotary_interleaved)
-    is_plain = k is v is rotary_cos is rotary_sin is cache_leftpad is tree_mask is None and type(cache_seqlens) is not int
+    num_splits = splits(num_splits)
+    is_plain = k is v is rotary_cos is rotary_sin is cache_leftpad is tree_mask is None and type(cache_seqlens) is not int and not num_splits
     if is_plain and not _again.is_traced():
         found = _again.as_given(
             q, k_cache, v_cache, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, return_softmax_lse,
@@ -154,7 +151,7 @@ def flash_attn_with_kvcache(
             return found if return_softmax_lse else found[0]
     call = Call(q, k_cache, v_cache, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_softmax_lse)
     call.used_k, call.entry_k = cache_seqlens, cache_batch_idx
-    call.first_k, call.block_table = cache_leftpad, block_table
+    call.first_k, call.block_table, call.num_splits = cache_leftpad, block_table, num_splits
     new = dict(rotary_cos=rotary_cos, rotary_sin=rotary_sin, interleaved=interleaved)
     o, lse = _with_new(call, k, v, new, tree_mask)
     return (o, lse) if return_softmax_lse else o

@@ -10,7 +10,7 @@ _TENSORS = (
     " Tensor? used_k, Tensor? first_k, Tensor? entry_k, Tensor? block_table, Tensor? intervals, Tensor? tree, Tensor? attn_bias"
 )
 _NUMBERS = (
-    "float? scale, bool causal, int left, int right, SymInt longest_q, SymInt longest_k, int chunk, int tree_keys, float softcap"
+    "float? scale, bool causal, int left, int right, SymInt longest_q, SymInt longest_k, int chunk, int tree_keys, float softcap, int num_splits"
 )
 _BACKWARD = f"Tensor d_o, Tensor? d_lse, {_TENSORS.format('Tensor o, Tensor lse,')}, {_NUMBERS}, bool of_sinks, bool of_bias"
 _SCHEMAS = {
@@ -80,6 +80,7 @@ def call(framework, call):
         call.chunk,
         call.tree_keys,
         call.softcap,
+        call.num_splits,
         call.lse,
         gradients,
         *dropout,
@@ -136,12 +137,12 @@ def _defined():
 
 def _call(*arguments):
     q, k, v, alibi, sinks, cu_q, cu_k, used, first, entry, table, intervals, tree, bias, scale, *rest = arguments
-    causal, left, right, *longest, chunk, tree_keys, softcap, lse, gradients = rest
+    causal, left, right, *longest, chunk, tree_keys, softcap, num_splits, lse, gradients = rest
     call = Call(q, k, v, scale, causal, (left, right), softcap, alibi, sinks, lse or gradients)
     call.cu_seqlens_q, call.cu_seqlens_k, call.used_k = cu_q, cu_k, used
     call.first_k, call.entry_k, call.block_table, call.longest = first, entry, table, tuple(longest)
     call.intervals, call.tree, call.attn_bias, call.tree_keys, call.chunk = intervals, tree, bias, tree_keys, chunk
-    call.gradients = gradients
+    call.gradients, call.num_splits = gradients, num_splits
     return call
 
 
@@ -196,7 +197,7 @@ def _gradient(ctx, d_o, d_lse):
         d_o = torch.zeros_like(o)
     wanted = _wanted(ctx)
     found = _operator("backward")(d_o, d_lse, q, k, v, o, lse, *operands, *ctx.numbers, *wanted)
-    return *_in_places(found, wanted), *[None] * 11
+    return *_in_places(found, wanted), *[None] * 12
 
 
 def _wanted(ctx):
@@ -234,7 +235,7 @@ def _dropout_gradient(ctx, d_o, d_lse, _):
         d_o = torch.zeros_like(o)
     wanted = _wanted(ctx)
     found = _operator("dropout_backward")(d_o, d_lse, q, k, v, o, lse, *operands, *ctx.numbers, *wanted, ctx.p, seeds)
-    return *_in_places(found, wanted), *[None] * 12
+    return *_in_places(found, wanted), *[None] * 13
 
 
 def _dropout_backward(*arguments):
