@@ -74,7 +74,9 @@ def test_the_kernels_compute_random_calls(simulator, model):  # noqa: F811
 
 
 @pytest.mark.parametrize("change, kind, message", [
-    (dict(dropout_p=1.0), ValueError, "dropout_p"),
+    (dict(dropout_p=1.5), ValueError, "dropout_p"),
+    (dict(dropout_p=-0.5), ValueError, "dropout_p"),
+    (dict(dropout_p=1, attn_mask=torch.ones(4, 5)), ValueError, "cannot be broadcast"),
     (dict(is_causal=True, attn_mask=torch.ones(3, 5)), ValueError, "exclude each other"),
     (dict(attn_mask=torch.ones(4, 5)), ValueError, r"shape \(1, 1, 4, 5\), which cannot be broadcast"),
     (dict(attn_mask=torch.ones(1, 1, 2, 3, 5)), ValueError, "cannot be broadcast"),
@@ -84,6 +86,18 @@ def test_what_it_cannot_do_is_refused(change, kind, message):
     given = dict(query=torch.ones(1, 2, 3, 8), key=torch.ones(1, 2, 5, 8), value=torch.ones(1, 2, 5, 8))
     with pytest.raises(kind, match=message):
         scaled_dot_product_attention(**given | change)
+
+
+@pytest.mark.parametrize("options", [dict(), dict(is_causal=True), dict(attn_mask=torch.ones(3, 5, dtype=torch.bool))])
+@pytest.mark.parametrize("whole", [1, 1.0])
+def test_all_weights_dropped_give_zeros(options, whole):
+    leaves = [torch.randn(1, 2, rows, 8, requires_grad=True) for rows in (3, 5, 5)]
+    for function in (scaled_dot_product_attention, torch.nn.functional.scaled_dot_product_attention):
+        o = function(*leaves, dropout_p=whole, **options)
+        assert o.shape == (1, 2, 3, 8) and not o.any()
+        assert all(gradient is not None and not gradient.any() for gradient in torch.autograd.grad(o, leaves, torch.ones_like(o)))
+    with torch.no_grad():
+        assert not scaled_dot_product_attention(*leaves, dropout_p=whole, **options).any()
 
 
 def test_what_is_no_mask_is_refused():

@@ -13,13 +13,18 @@ def scaled_dot_product_attention(
 
     `is_causal` is PyTorch's: query i sees the keys up to the key i, whatever the lengths. `attn_mask` is bool (True is seen) or added to the
     scores, and can be broadcast to [..., heads, seqlen_q, seqlen_k]. A query that sees nothing gives 0. `dropout_p` is
-    flash_attn_func's.
+    flash_attn_func's, and 1 leaves out all weights: O and gradients are 0.
     """
     if attn_mask is None and not dropout_p and not _again.is_traced():
         o = _again.heads_first(query, key, value, scale, is_causal, enable_gqa)
         if o is not None:
             return o
     import torch
+
+    if isinstance(dropout_p, (int, float)) and dropout_p == 1:
+        # What is kept is divided by 1 − p elsewhere, which is 0 here. The filled places pass no gradient on.
+        o = scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa)
+        return o.masked_fill(o.new_ones((), dtype=torch.bool), 0.0)
 
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, torch.Tensor):
