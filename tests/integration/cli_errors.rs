@@ -37,6 +37,7 @@ support::trials!(
     bad_lengths_and_splits_are_misuse,
     unknown_and_missing_arguments_are_misuse,
     no_driver_is_one_line,
+    an_output_that_is_an_input_is_refused,
     rows_without_kernels_are_misuse,
     bench_without_a_driver_is_one_line,
     doctor_says_what_to_do_without_a_driver,
@@ -343,6 +344,34 @@ fn unknown_and_missing_arguments_are_misuse() {
     run_args(folder.path(), &["fly"]).refused(2, &["fly"]);
     run_args(folder.path(), &["verify"]).refused(2, &["--input", "--shape", "--grid"]);
     run_args(folder.path(), &["verify", "--shape", "1,1,1,1,1,32", "--grid", "odd"]).refused(2, &["--grid"]);
+}
+
+fn an_output_that_is_an_input_is_refused() {
+    let folder = folder();
+    write(folder.path(), &good_file());
+    fs::create_dir(folder.path().join("sub")).expect("made");
+    std::os::unix::fs::symlink("qkv.safetensors", folder.path().join("link.safetensors")).expect("made");
+    let absolute = folder.path().join("qkv.safetensors");
+    let absolute = absolute.to_str().expect("UTF-8");
+    let spellings =
+        ["qkv.safetensors", "./qkv.safetensors", "sub/../qkv.safetensors", "link.safetensors", absolute];
+    for input in spellings {
+        for output in spellings {
+            let args = ["run", "--device", "cpu", "--input", input, "--output", output];
+            for force in [&[][..], &["--force"]] {
+                run_args(folder.path(), &[&args, force].concat())
+                    .refused(2, &["--output", output, "is an input"]);
+            }
+        }
+    }
+    assert_eq!(fs::read(absolute).expect("read"), good_file(), "it is as it was");
+    // On stdin it is the same file.
+    let stdin = fs::File::open(absolute).expect("opened");
+    let mut command = Command::new(binary());
+    command.args(["run", "--device", "cpu", "--input", "-", "--output", absolute, "--force"]).stdin(stdin);
+    let ended = command.output().expect("the command starts");
+    assert_eq!(ended.status.code(), Some(2), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert_eq!(fs::read(absolute).expect("read"), good_file(), "it is as it was");
 }
 
 fn no_driver_is_one_line() {

@@ -7,10 +7,12 @@ use crate::output;
 use crate::plan_args::parse_splits;
 use ferroflash::output_file::OutputFile;
 use ferroflash::tensor_file;
-use ferroflash::{PlanOptions, Splits};
+use ferroflash::{Error, PlanOptions, Splits};
 use serde_json::json;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const EXAMPLES: &str = "Examples:
@@ -82,6 +84,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     tensor_file::check_output(&args.output, args.lse)
         .map_err(|source| Failure::Argument { option: "--output", source })?;
+    check_apart(&args.output, &args.input)
+        .map_err(|source| Failure::Argument { option: "--output", source })?;
     let file = OutputFile::create(&args.output, args.force)?;
     let mut inputs = args.problem.read(&args.input)?;
     if let Some(lengths) = &args.lengths {
@@ -115,6 +119,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let tensors = if args.lse { "O and LSE" } else { "O" };
         let (what, ms) = (describe(problem), time_s * 1e3);
         output::print(&format!("{path}: {tensors} of {what}, computed in {ms:.1} ms with copies"));
+    }
+    Ok(())
+}
+
+/// Refuses an output that is one of the input files, which would be lost: by the file itself, as links, folders' names and stdin lead to it under
+/// other paths.
+fn check_apart(output: &Path, input: &[OsString]) -> Result<(), Error> {
+    let file = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    let Some(replaced) = file(output) else { return Ok(()) };
+    let path_of = |input: &OsString| if input == "-" { PathBuf::from("/dev/stdin") } else { input.into() };
+    if input.iter().any(|input| file(&path_of(input)) == Some(replaced)) {
+        return Err(Error::OutputFormat {
+            path: output.to_owned(),
+            reason: "it is an input, which would be lost",
+        });
     }
     Ok(())
 }
