@@ -173,7 +173,7 @@ pub enum Error {
         got: usize,
     },
     /// No CUDA driver could be opened, or there is no device behind it.
-    #[error("no CUDA driver: {reason} (searched {searched}); use --device cpu, or see `ferroflash doctor`")]
+    #[error("no CUDA driver: {reason} (searched {searched}); see `ferroflash doctor`")]
     NoDriver {
         /// Where the driver was looked for.
         searched: String,
@@ -181,7 +181,7 @@ pub enum Error {
         reason: String,
     },
     /// The device is older than any kernel.
-    #[error("device {name} is sm_{sm}: the kernels need sm_80 (Ampere) or newer; use --device cpu")]
+    #[error("device {name} is sm_{sm}: the kernels need sm_80 (Ampere) or newer")]
     UnsupportedDevice {
         /// The device's name.
         name: String,

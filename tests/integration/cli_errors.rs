@@ -380,7 +380,12 @@ fn no_driver_is_one_line() {
     let missing = [("FERROFLASH_LIBCUDA", "/nonexistent/libcuda.so")];
     let args = ["run", "--input", "qkv.safetensors", "--output", "o.safetensors", "--device"];
     let cuda = ferroflash_with(folder.path(), &[&args[..], &["cuda"]].concat(), &missing);
-    cuda.refused(1, &["no CUDA driver", "/nonexistent/libcuda.so", "--device cpu"]);
+    cuda.refused(1, &["no CUDA driver", "/nonexistent/libcuda.so", "use --device cpu"]);
+    // What a command has no device for is not advised.
+    let bench = ["bench", "--shape", "1,1,1,64,64,64"];
+    let bench = ferroflash_with(folder.path(), &bench, &missing);
+    bench.refused(1, &["no CUDA driver", "--device sim"]);
+    assert!(!bench.stderr.contains("--device cpu"), "{}", bench.stderr);
     assert_eq!(names(folder.path()), ["qkv.safetensors"]);
     let auto = ferroflash_with(folder.path(), &[&args[..], &["auto"]].concat(), &missing);
     assert!(auto.succeeded().stderr.contains("device: simulator"), "{}", auto.stderr);

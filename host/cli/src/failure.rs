@@ -100,6 +100,11 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// Whether there is no GPU that kernels run on.
+    pub(crate) fn is_without_gpu(&self) -> bool {
+        matches!(self, Failure::Library(Error::NoDriver { .. } | Error::UnsupportedDevice { .. }))
+    }
+
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Argument { .. }

@@ -72,6 +72,17 @@ enum Command {
     Doctor(doctor::Args),
 }
 
+impl Command {
+    /// What to do without a GPU, of the devices that the command has, as the end of a message.
+    fn without_gpu(&self) -> Option<&'static str> {
+        match self {
+            Command::Run(_) | Command::Verify(_) => Some("; use --device cpu"),
+            Command::Bench(_) => Some("; --device sim counts instructions instead"),
+            Command::Plan(_) | Command::Tune(_) | Command::Doctor(_) => None,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     // Without a handler the signal still ends the program, but leaves a temporary file.
     if let Err(error) = ctrlc::set_handler(interrupted) {
@@ -94,7 +105,8 @@ fn main() -> ExitCode {
     match outcome.and_then(|()| shown()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            output::say_error(&failure.to_string());
+            let advice = cli.command.without_gpu().filter(|_| failure.is_without_gpu());
+            output::say_error(&format!("{failure}{}", advice.unwrap_or_default()));
             ExitCode::from(failure.exit_code())
         }
     }
