@@ -115,6 +115,11 @@ fn what_is_wrong_has_a_code_and_words() {
         (ForwardArgs { seqlen_q: 0, ..good }, 1, "seqlen_q is 0"),
         (ForwardArgs { scale: f32::NAN, ..good }, 1, "scale NaN"),
         (ForwardArgs { v: TensorArgs::default(), ..good }, 1, "V is null"),
+        (
+            ForwardArgs { seqlen_q: 2, o: TensorArgs { stride_batch: 4, ..good.o }, ..good },
+            1,
+            "O: stride 0 of rows",
+        ),
     ] {
         assert_eq!(forward(device, &bad), code, "{word}");
         assert!(last().contains(word), "{word}: {}", last());
@@ -394,6 +399,7 @@ fn gradients_are_the_slopes_of_a_loss() {
         (BackwardArgs { forward: 0, ..backward }, 1, "args is NULL"),
         (BackwardArgs { d_k: TensorArgs::default(), ..backward }, 1, "dK is null"),
         (BackwardArgs { forward: (&raw const without_lse) as usize, ..backward }, 1, "LSE is null"),
+        (BackwardArgs { d_k: TensorArgs { stride_batch: 6, ..backward.d_k }, ..backward }, 1, "dK: stride 0"),
         (BackwardArgs { d_sinks: 4096, ..backward }, 1, "sinks whose gradient is wanted is null"),
         (BackwardArgs { d_bias: 4096, ..backward }, 1, "the bias whose gradient is wanted is null"),
     ] {

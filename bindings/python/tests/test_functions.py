@@ -345,6 +345,12 @@ def test_a_plan_has_as_many_splits_as_are_asked_for(device):
         assert is_right(int(re.search(r"(\d+) splits of the keys", text).group(1))), (asked, text)
 
 
+def test_a_plan_is_of_shapes_and_not_of_how_q_lies():
+    q, k = np.broadcast_to(np.zeros((1, 64, 1, 64), np.float16), (2, 64, 4, 64)), np.zeros((2, 64, 4, 64), np.float16)
+    assert "CPU" in ferroflash.plan(q, k, k)
+    assert "on NVIDIA L4" in ferroflash.plan(q, k, k, device_model="l4")
+
+
 def test_a_cpu_device_of_another_name_is_refused():
     with pytest.raises(ValueError, match="simulator"):
         ferroflash.use_cpu_device("emulator")

@@ -99,6 +99,11 @@ impl Append {
                 return Err(Error::Null { tensor });
             }
         }
+        if self.rotates_queries() {
+            let batch = if self.lengths.cumulative_q.is_some() { 1 } else { self.sizes.batch };
+            let extent = [batch, self.sizes.heads_q, self.sizes.seqlen_q];
+            self.q[1].check_apart("the rotated Q", extent, head_dim)?;
+        }
         let Some(rotary) = self.rotary else { return Ok(()) };
         if rotary.dim == 0 || !rotary.dim.is_multiple_of(16) || rotary.dim > head_dim {
             return Err(Error::Rotary { dim: rotary.dim, head_dim });

@@ -62,7 +62,11 @@ impl Backward {
         if self.d_bias.is_some() && self.call.bias.is_none() {
             return Err(Error::Null { tensor: "the bias whose gradient is wanted" });
         }
-        self.call.check_gradients()
+        self.call.check_gradients()?;
+        let (width, width_v) = (self.call.sizes.head_dim, self.call.head_dim_v);
+        self.d_q.check_apart("dQ", self.call.extent_q(), width)?;
+        self.d_k.check_apart("dK", self.call.extent_k(), width)?;
+        self.d_v.check_apart("dV", self.call.extent_k(), width_v)
     }
 
     /// Computes the gradients, on all processors. Every address is one of host memory.

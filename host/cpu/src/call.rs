@@ -63,6 +63,34 @@ pub struct Tensor {
     pub strides: [i64; 3],
 }
 
+impl Tensor {
+    /// Refuses an output of so many sequences, heads and rows of `width` elements of which any two are at one place, by the rule of the kernels'
+    /// outputs: from the smallest stride up, each must step over all that the smaller ones reach.
+    ///
+    /// # Errors
+    /// [`Error::Coincide`].
+    pub(crate) fn check_apart(
+        &self,
+        tensor: &'static str,
+        [batch, heads, rows]: [usize; 3],
+        width: usize,
+    ) -> Result<(), Error> {
+        let [of_batch, of_head, of_row] = self.strides;
+        let mut outer = [("batch", batch, of_batch), ("heads", heads, of_head), ("rows", rows, of_row)];
+        outer.sort_by_key(|&(_, _, stride)| stride.unsigned_abs());
+        let mut elements = width as u128;
+        // Nothing steps along a dimension of size 1.
+        for (dimension, size, stride) in outer.into_iter().filter(|&(_, size, _)| size > 1) {
+            let step = u128::from(stride.unsigned_abs());
+            if step < elements {
+                return Err(Error::Coincide { tensor, dimension, stride });
+            }
+            elements = elements.saturating_add((size as u128 - 1).saturating_mul(step));
+        }
+        Ok(())
+    }
+}
+
 /// Sequences of different lengths: addresses of 32-bit integers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lengths {
@@ -288,6 +316,7 @@ impl Call {
         if !(0.0..1.0).contains(&p) {
             return number("dropout_p", p.into(), "at least 0 and below 1");
         }
+        self.o.check_apart("O", self.extent_q(), self.head_dim_v)?;
         let addresses =
             [("Q", self.q.address), ("K", self.k.address), ("V", self.v.address), ("O", self.o.address)];
         let mut addresses = addresses.into_iter().chain(self.optional_addresses());
@@ -295,6 +324,18 @@ impl Call {
             Some((tensor, _)) => Err(Error::Null { tensor }),
             None => Ok(()),
         }
+    }
+
+    /// Sequences, heads and rows of Q, of which there is one sequence where they lie behind one another.
+    pub(crate) fn extent_q(&self) -> [usize; 3] {
+        let batch = if self.lengths.cumulative_q.is_some() { 1 } else { self.sizes.batch };
+        [batch, self.sizes.heads_q, self.sizes.seqlen_q]
+    }
+
+    /// The same of K and V, where they are neither in pages nor in entries of a cache.
+    pub(crate) fn extent_k(&self) -> [usize; 3] {
+        let batch = if self.lengths.cumulative_k.is_some() { 1 } else { self.sizes.batch };
+        [batch, self.sizes.heads_kv, self.sizes.seqlen_k]
     }
 
     /// What is given beside Q, K, V and O, by its name and address.

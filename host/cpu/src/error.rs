@@ -28,6 +28,16 @@ pub enum Error {
         /// What it must be.
         allowed: &'static str,
     },
+    /// Elements of an output would be at one place.
+    #[error("{tensor}: stride {stride} of {dimension} cannot be used: elements of the output would coincide")]
+    Coincide {
+        /// The output.
+        tensor: &'static str,
+        /// The dimension.
+        dimension: &'static str,
+        /// Its stride in elements.
+        stride: i64,
+    },
     /// An address that the call needs is null.
     #[error("the address of {tensor} is null")]
     Null {

@@ -67,7 +67,7 @@ impl Merge {
                 return Err(Error::Null { tensor });
             }
         }
-        Ok(())
+        self.o.check_apart("O", [self.batch, self.heads, self.rows], self.width)
     }
 
     /// Merges. Every address is one of host memory.

@@ -334,6 +334,18 @@ fn what_has_no_gradient_is_refused() {
     assert_eq!(backward.check(), Err(Error::Null { tensor: "LSE" }));
     let call = Call { lse: Some(8), ..call };
     assert_eq!(Backward { call, ..backward }.check(), Ok(()));
+    let gradients: [(&str, fn(&mut Backward) -> &mut Tensor); 3] =
+        [("dQ", |it| &mut it.d_q), ("dK", |it| &mut it.d_k), ("dV", |it| &mut it.d_v)];
+    for (name, gradient) in gradients {
+        let mut refused = Backward { call, ..backward };
+        gradient(&mut refused).strides[2] = 0;
+        let refused = refused.check().expect_err("its rows coincide");
+        assert!(matches!(refused, Error::Coincide { tensor, .. } if tensor == name), "{refused}");
+    }
+    // The gradient of O is read alone.
+    let mut alike = Backward { call, ..backward };
+    alike.d_o.strides = [0; 3];
+    assert_eq!(alike.check(), Ok(()));
     let pages = Some(Pages { table: 8, stride: 1, page_size: 4, count: 1 });
     let refused = Backward { call: Call { pages, ..call }, ..backward }.check().expect_err("refused");
     assert!(matches!(refused, Error::NoGradient { .. }), "{refused}");

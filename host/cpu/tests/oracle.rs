@@ -305,6 +305,9 @@ fn what_points_outside_is_refused_before_anything_is_written() {
         refused(&|call| call.alibi = Some(Alibi { slopes: 0, stride: 0 })).contains("the slopes is null")
     );
     assert!(refused(&|call| call.lengths.used_k = Some(0)).contains("the lengths of keys is null"));
+    assert!(refused(&|call| call.o.strides[0] = 0).contains("O: stride 0 of batch"));
+    assert!(refused(&|call| call.o.strides[1] = 1).contains("O: stride 1 of heads"));
+    assert!(refused(&|call| call.o.strides[2] = -1).contains("O: stride -1 of rows"));
     assert_eq!(o.bytes, before);
 }
 
