@@ -96,7 +96,7 @@ typedef struct ferroflash_forward_args {
     const float *alibi_slopes; /* [heads_q], or with alibi_by_batch [batch, heads_q]; NULL: none */
     uint32_t alibi_by_batch;
     uint32_t tree_keys;        /* of so many last keys a query sees those whose bit it has */
-    const uint32_t *tree_bits; /* [batch, seqlen_q, (tree_keys + 31) / 32]; NULL: no tree */
+    const uint32_t *tree_bits; /* [batch, seqlen_q, (tree_keys + 31) / 32]; NULL, and tree_keys 0: no tree */
     const uint32_t *intervals; /* the first key that each query sees and the one past its last, [batch, seqlen_q, 2]; NULL: none */
     /* What is added to each score after the scale, of type dtype: contiguous [batch, heads_q, seqlen_q, seqlen_k], of which the
      * dimensions that bias_shared names are 1. NULL: nothing. */

@@ -183,6 +183,9 @@ fn call_of(args: &ForwardArgs) -> Result<Call, Failure> {
         },
         head_dim: args.head_dim as usize,
     };
+    if args.tree_keys != 0 && args.tree_bits == 0 {
+        return Err(Failure::null("tree_bits, and tree_keys is not 0,"));
+    }
     let (window_left, window_right) = window(args)?;
     let [of_q, of_k, of_v, of_o] = extents(args);
     let alibi_stride = if args.alibi_by_batch == 0 { 0 } else { args.heads_q.into() };

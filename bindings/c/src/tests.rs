@@ -115,6 +115,7 @@ fn what_is_wrong_has_a_code_and_words() {
         (ForwardArgs { seqlen_q: 0, ..good }, 1, "seqlen_q is 0"),
         (ForwardArgs { scale: f32::NAN, ..good }, 1, "scale NaN"),
         (ForwardArgs { v: TensorArgs::default(), ..good }, 1, "V is null"),
+        (ForwardArgs { tree_keys: 2, ..good }, 1, "tree_bits, and tree_keys is not 0, is NULL"),
         (
             ForwardArgs { seqlen_q: 2, o: TensorArgs { stride_batch: 4, ..good.o }, ..good },
             1,
