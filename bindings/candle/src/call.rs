@@ -2,7 +2,7 @@
 
 use crate::gradient::{Gradients, computed};
 use crate::storage::{Held, Output, Rest, engine, outputs, placed, plain, stream};
-use candle_core::{DType, Layout, Result, Tensor, bail};
+use candle_core::{DType, Layout, Result, Storage, Tensor, bail};
 use ferroflash_call::{Alibi, Backward, Call, Dtype, Lengths, Pages, Sizes};
 use std::sync::{Arc, OnceLock};
 
@@ -70,6 +70,9 @@ impl Attention {
     pub(crate) fn forward(&self) -> Result<(Tensor, Tensor)> {
         let lse_shape = self.lse_shape()?;
         let [o, lse] = self.computed(|call| {
+            if is_empty(&call.sizes) {
+                return self.of_nothing(&lse_shape);
+            }
             let made = [
                 Output { dtype: self.q.dtype(), shape: self.q.dims(), rest: Rest::Any },
                 Output { dtype: DType::F32, shape: &lse_shape, rest: Rest::AnyLse },
@@ -106,6 +109,17 @@ impl Attention {
         Ok((o, lse))
     }
 
+    /// O and LSE of queries that see nothing, or of none.
+    fn of_nothing(&self, lse_shape: &[usize]) -> Result<[Storage; 2]> {
+        let of = |tensor: Tensor| {
+            let (storage, layout) = tensor.storage_and_layout();
+            storage.try_clone(layout)
+        };
+        let device = self.q.device();
+        let lse = Tensor::full(f32::NEG_INFINITY, lse_shape, device)?;
+        Ok([of(Tensor::zeros(self.q.dims(), self.q.dtype(), device)?)?, of(lse)?])
+    }
+
     /// The gradients of Q, K and V, from those of O and LSE.
     fn gradients(&self, o: &Tensor, lse: &Tensor, given: [Option<&Tensor>; 2]) -> Result<[Tensor; 3]> {
         if self.alibi.as_ref().is_some_and(Tensor::track_op) {
@@ -123,6 +137,9 @@ impl Attention {
             let made =
                 made.map(|tensor| Output { dtype: tensor.dtype(), shape: tensor.dims(), rest: Rest::Zero });
             outputs(self.q.device(), made, |[d_q, d_k, d_v]| {
+                if is_empty(&call.sizes) {
+                    return Ok(());
+                }
                 let at = |address, tensor: &Tensor| placed(address, &Layout::contiguous(tensor.shape()));
                 let backward = Backward {
                     call: Call { o: held_o.tensor(), lse: Some(held_lse.address), ..*call },
@@ -241,6 +258,9 @@ impl Attention {
                 self.v.shape()
             );
         }
+        if heads_kv == 0 || heads_q % heads_kv != 0 {
+            bail!("heads_q {heads_q} is not a multiple of heads_kv {heads_kv}");
+        }
         let seqlen_k = match &self.block_table {
             Some(table) => table.dims2()?.1 * rows_k,
             None if batch_k != batch => bail!("K has batch {batch_k}, Q {batch}"),
@@ -248,4 +268,10 @@ impl Attention {
         };
         Ok(Sizes { batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim })
     }
+}
+
+/// Whether there is no query, no key, or no sequence that any belongs to.
+fn is_empty(sizes: &Sizes) -> bool {
+    let Sizes { batch, heads_q, seqlen_q, seqlen_k, head_dim, .. } = *sizes;
+    [batch, heads_q, seqlen_q, seqlen_k, head_dim].contains(&0)
 }

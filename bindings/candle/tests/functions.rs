@@ -181,3 +181,38 @@ fn states_of_sequences_behind_one_another_merge() -> Result<()> {
     assert_close(&merged, &o, 1e-6)?;
     assert_close(&sums, &(lse + 2f64.ln())?, 1e-6)
 }
+
+#[test]
+fn empty_tensors_give_empty_results_and_queries_without_keys_give_zero() -> Result<()> {
+    for (batch, queries, keys) in [(0, 5, 9), (2, 0, 9), (2, 5, 0), (0, 0, 0)] {
+        let of = |rows: usize, heads: usize| {
+            candle_core::Var::zeros((batch, rows, heads, 16), DType::F16, &Device::Cpu)
+        };
+        let (q, k, v) = (of(queries, 4)?, of(keys, 2)?, of(keys, 2)?);
+        let (o, lse) = flash_attn_with_lse(&q, &k, &v, 0.3, true)?;
+        assert_eq!((o.dims(), o.dtype()), (&[batch, queries, 4, 16][..], DType::F16));
+        assert_eq!((lse.dims(), lse.dtype()), (&[batch, 4, queries][..], DType::F32));
+        assert!(o.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?.iter().all(|&number| number == 0.0));
+        assert!(lse.flatten_all()?.to_vec1::<f32>()?.iter().all(|&number| number == f32::NEG_INFINITY));
+        let gradients = o.to_dtype(DType::F32)?.sum_all()?.backward()?;
+        for of in [&q, &k, &v] {
+            let gradient = gradients.get(of).expect("there is one").to_dtype(DType::F32)?;
+            assert_eq!(gradient.dims(), of.dims());
+            assert!(gradient.flatten_all()?.to_vec1::<f32>()?.iter().all(|&number| number == 0.0));
+        }
+    }
+    let rows = Tensor::zeros((0, 4, 16), DType::F32, &Device::Cpu)?;
+    for ends in [&[0u32][..], &[0, 0, 0]] {
+        let ends = Tensor::new(ends, &Device::Cpu)?;
+        let (o, lse) = flash_attn_varlen_with_lse(&rows, &rows, &rows, &ends, &ends, 0, 0, 0.3, true)?;
+        assert_eq!((o.dims(), lse.dims()), (&[0, 4, 16][..], &[4, 0][..]));
+    }
+    // What does not fit together is refused as ever.
+    let (q, k) = (
+        Tensor::zeros((2, 0, 3, 16), DType::F32, &Device::Cpu)?,
+        Tensor::zeros((2, 0, 2, 16), DType::F32, &Device::Cpu)?,
+    );
+    let error = flash_attn(&q, &k, &k, 0.3, true).expect_err("refused").to_string();
+    assert!(error.contains("heads_q 3"), "{error}");
+    Ok(())
+}
