@@ -33,7 +33,7 @@ def append(call):
     if not _again.is_watched(call.q, call.k, call.v, call.rotary_cos, call.rotary_sin):
         for cache in (call.k_cache, call.v_cache):
             # As any operation in place, so that a gradient which needs what the cache held says that it is gone.
-            if not cache.is_inference():
+            if cache is not None and not cache.is_inference():
                 torch.autograd.graph.increment_version(cache)
         return _cache.compute(Torch(torch), call)
     rotated, lengths = torch.ops.ferroflash.append(*[getattr(call, name) for name in _cache.FIELDS])
