@@ -80,7 +80,11 @@ pub(crate) fn trials() -> Vec<Trial> {
     });
     let draws_tiles = |variant: &&Variant| match variant.row.schedule {
         Schedule::Persistent => true,
-        Schedule::Ragged => variant.row.isa == Isa::Wgmma && variant.row.score.is_plain(),
+        // CTAs whose consumers share a tile have one each.
+        Schedule::Ragged => {
+            let row = &variant.row;
+            row.isa == Isa::Wgmma && row.score.is_plain() && geometry::value_groups(row) == 1
+        }
         Schedule::Grid | Schedule::Split => false,
     };
     let many_tiles = VARIANTS.iter().filter(draws_tiles).map(|variant| {
