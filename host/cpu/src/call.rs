@@ -64,8 +64,8 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Refuses an output of so many sequences, heads and rows of `width` elements of which any two are at one place, by the rule of the kernels'
-    /// outputs: from the smallest stride up, each must step over all that the smaller ones reach.
+    /// Refuses the output named `tensor`, of `[batch, heads, rows]` rows of `width` elements, if its strides put two elements at one place. The rule
+    /// is that of the kernels' outputs: from the smallest stride up, each must step over all that the smaller ones reach.
     ///
     /// # Errors
     /// [`Error::Coincide`].
