@@ -121,6 +121,18 @@ impl Workload {
         workload
     }
 
+    /// A pool with as many pages of so many keys as sequences of these lengths have: listed in a row for each, or all in one list.
+    pub fn pool(problem: &Problem, page: u32, in_one_list: bool, seqlens_k: &[u32]) -> Pages {
+        let all: u32 = seqlens_k.iter().map(|length| length.div_ceil(page)).sum();
+        let most = problem.sizes().seqlen_k.div_ceil(page);
+        let table = if in_one_list {
+            BlockTable::Csr { entries: all.max(most) }
+        } else {
+            BlockTable::Rows { entries: most }
+        };
+        Pages { page, pages: all.max(1), table }
+    }
+
     /// The same with an operand that nothing is drawn for, a table of a user's score, or with another one than was drawn.
     pub fn with_operand(mut self, (operand, values): (Operand, OperandValues)) -> Workload {
         self.with_bias = OnceLock::new();

@@ -29,7 +29,7 @@ pub use reason::{Estimate, NotWgmma, Reason};
 
 use crate::device::{DeviceInfo, L2Window, TensorBox};
 use crate::error::Error;
-use crate::problem::{Operand, Problem, TensorRole};
+use crate::problem::{Operand, Problem, QuerySequences, TensorRole};
 use candidate::Candidate;
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
@@ -333,8 +333,12 @@ impl Plan {
     }
 
     fn combine_ctas(&self) -> u32 {
-        // Checked where there is a combine kernel.
-        (self.problem.lse_len() as u32).div_ceil(self.combine_rows)
+        // Checked where there is a combine kernel. No CTA has rows of two heads of packed sequences.
+        let (lots, rows) = match self.problem.queries() {
+            QuerySequences::Batch => (1, self.problem.lse_len() as u32),
+            QuerySequences::Packed { total } => (self.problem.sizes().heads_q, total),
+        };
+        lots * rows.div_ceil(self.combine_rows)
     }
 
     /// CTAs of [`Plan::kernel`] that an SM holds at a time, by shared memory, registers and threads.
@@ -457,6 +461,9 @@ impl Plan {
             rows_of_cta: self.combine_rows,
             ctas_of_slice: self.combine_ctas(),
             sinks: at.operands[Operand::Sinks as usize],
+            cu_seqlens_q: at.operands[Operand::CuSeqlensQ as usize],
+            ctas_of_head: Divisor::new((self.combine_ctas() / sizes.heads_q).max(1)),
+            sequences: sizes.batch,
         }
     }
 

@@ -298,6 +298,13 @@ pub struct CombineParams {
     pub ctas_of_slice: u32,
     /// Sinks, as [`RaggedParams::sinks`]: counted once, when the splits are merged.
     pub sinks: u64,
+    /// The first query of each packed sequence, and behind the last the end of all, as [`RaggedParams::cu_seqlens_q`]; 0 where queries are not
+    /// packed. Rows of no sequence are neither read nor written.
+    pub cu_seqlens_q: u64,
+    /// CTAs of a head, whose rows share no CTA with another head's where queries are packed.
+    pub ctas_of_head: Divisor,
+    /// Packed sequences.
+    pub sequences: u32,
 }
 
 /// A parameter block as bytes, field by field.
@@ -406,7 +413,9 @@ impl CombineParams {
         bytes.u64s([self.rows]);
         bytes.divisors([self.heads_q, self.seqlen_q, self.chunks]);
         bytes.u32s([self.splits, self.rows_of_cta, self.ctas_of_slice]);
-        bytes.u64s([self.sinks]);
+        bytes.u64s([self.sinks, self.cu_seqlens_q]);
+        bytes.divisors([self.ctas_of_head]);
+        bytes.u32s([self.sequences]);
         bytes.finish()
     }
 }
@@ -534,6 +543,9 @@ mod tests {
             rows_of_cta: 25,
             ctas_of_slice: 26,
             sinks: 27,
+            cu_seqlens_q: 28,
+            ctas_of_head: Divisor::new(29),
+            sequences: 30,
         };
         let bytes = params.to_bytes();
         assert_eq!(u64_at(&bytes, offset_of!(CombineParams, lse)), 4);
@@ -544,6 +556,9 @@ mod tests {
         assert_eq!(u32_at(&bytes, offset_of!(CombineParams, rows_of_cta)), 25);
         assert_eq!(u32_at(&bytes, offset_of!(CombineParams, ctas_of_slice)), 26);
         assert_eq!(u64_at(&bytes, offset_of!(CombineParams, sinks)), 27);
+        assert_eq!(u64_at(&bytes, offset_of!(CombineParams, cu_seqlens_q)), 28);
+        assert_eq!(u32_at(&bytes, offset_of!(CombineParams, ctas_of_head)), 29);
+        assert_eq!(u32_at(&bytes, offset_of!(CombineParams, sequences)), 30);
         assert_eq!(bytes.len() % 8, 0);
     }
 }

@@ -2,12 +2,12 @@
 
 use crate::support::{self, problem, simulator};
 use check::random_input::{self, InputKind};
-use check::verification::{KernelRun, Oracle, RunKernel};
+use check::verification::{KernelRun, Oracle, RunKernel, same_bits};
 use ferroflash::device::Buffer;
 use ferroflash::rounding::widen;
 use ferroflash::{
-    Attention, Combine, DeviceModel, DeviceTensors, Dtype, Error, HostTensors, Output, PlanOptions, Problem,
-    RowSelection, Schedule, Splits, StreamHandle, Workspace,
+    Attention, Combine, DeviceModel, DeviceTensors, Dtype, Error, HostOperand, HostTensors, Operand, Output,
+    PlanOptions, Problem, RowSelection, Schedule, Splits, StreamHandle, Workspace,
 };
 use kernels_gpu::geometry::SPLITS_MAX;
 use kernels_gpu::row::Accumulation;
@@ -17,6 +17,7 @@ support::trials!(
     with_a_split_size_a_sequence_is_the_same_in_any_batch_and_cache,
     up_to_the_most_splits_are_merged_right,
     rows_that_a_cta_merges_together_have_the_bits_of_rows_merged_alone,
+    splits_of_packed_rows_have_the_same_bits_either_way_and_other_rows_are_left_alone,
     a_workspace_serves_one_call_after_the_other,
     a_sequence_without_keys_merges_to_nothing,
     lengths_are_clamped_on_the_device,
@@ -123,6 +124,36 @@ fn rows_that_a_cta_merges_together_have_the_bits_of_rows_merged_alone() {
             bits,
             "{shape:?} {dtype:?}"
         );
+    }
+}
+
+/// Room for 60 queries of which sequences have 44, one of them none; several rows a merging CTA, slices of V, sinks.
+fn splits_of_packed_rows_have_the_same_bits_either_way_and_other_rows_are_left_alone() {
+    const NARROW: DeviceModel = DeviceModel::L4.with_sm_count(1);
+    let (room, starts) = (60, [0_u32, 3, 3, 43, 44]);
+    let lengths = [150, 9, 77, 131];
+    for (model, width) in
+        [(DeviceModel::L4, 64), (&NARROW, 96), (DeviceModel::H200, 64), (DeviceModel::L4, 416)]
+    {
+        let attention = simulator(model);
+        let batch = problem(Dtype::Bf16, [4, 6, 2, 40, 150, width]).with_lengths(true).with_sinks(true);
+        let packed = batch.with_packed_queries(room).expect("packed");
+        let qkv = random_input::qkv(&packed, InputKind::Outliers, 13);
+        let sinks: Vec<f32> = (0..6).map(|head| head as f32 * 0.5 - 1.0).collect();
+        let tensors = HostTensors::from(&qkv)
+            .with_seqlens_k(Some(&lengths))
+            .with_operand(Operand::CuSeqlensQ, HostOperand::U32(&starts))
+            .with_operand(Operand::Sinks, HostOperand::F32(&sinks));
+        let planned = |options: &PlanOptions| attention.planner().plan(&packed, options).expect("planned");
+        let rows = RowSelection::Named(planned(&with(Splits::Count(3))).kernel().entry.clone());
+        let [fused, other] = [Combine::Fused, Combine::Kernel].map(|combine| {
+            let rows = rows.clone();
+            let plan = planned(&PlanOptions { combine, rows, ..with(Splits::Count(3)) });
+            assert_eq!(plan.is_fused(), combine == Combine::Fused);
+            assert!(plan.combine_rows() > 1 || plan.is_fused() || model != &NARROW);
+            attention.forward_with(&plan, &tensors, true).expect("computed")
+        });
+        assert!(same_bits(&fused, &other), "{model:?} {width}");
     }
 }
 

@@ -53,26 +53,29 @@ pub struct Entrant {
 }
 
 impl Bench {
-    /// Measures all of these plans of one problem; the first one, and the best, are in the final. Warm caches, LSE written.
+    /// Measures all of these plans of a workload's problem; the first one, and the best, are in the final. Warm caches, LSE written.
     /// `hopeless` is asked before each plan's turn, with the number of the plan and what was tried so far: it is then left out.
     ///
     /// # Errors
     /// Those of [`Bench::measure`].
     pub fn contest(
         &self,
+        workload: &Workload,
         plans: &[Plan],
         hopeless: &dyn Fn(usize, &[Option<Entrant>]) -> bool,
     ) -> Result<Vec<Option<Entrant>>, Error> {
         let subjects = self.subjects(plans);
-        let Some(first) = plans.first() else { return Ok(Vec::new()) };
-        check_problems(first.problem(), plans.iter())?;
+        if plans.is_empty() {
+            return Ok(Vec::new());
+        }
+        check_problems(workload.problem(), plans.iter())?;
         let options = MeasureOptions {
             lse: true,
             replay_us: REPLAY_US,
             warm_up: Duration::ZERO,
             ..MeasureOptions::default()
         };
-        let tensors = self.tensors(Workload::of(first.problem()), &options)?;
+        let tensors = self.tensors(workload.clone(), &options)?;
         let timeline = Timeline::new(&self.device)?;
         let marks = (timeline.mark()?, timeline.mark()?);
         let mut entrants = Vec::new();

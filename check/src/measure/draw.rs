@@ -1,4 +1,8 @@
-//! Problems at random, as users have them: prompts, chunks of queries over a longer past, decoding; ragged lengths, shared heads.
+//! Problems at random, as users have them: prompts, chunks of queries over a longer past, decoding; ragged lengths, shared heads; ragged batches.
+
+mod ragged;
+
+pub use ragged::RaggedTraits;
 
 use crate::random_input::Random;
 use crate::workload::Workload;
@@ -51,7 +55,61 @@ impl Class {
     }
 }
 
-/// Problem number `index` of a seed; the classes take turns. Problems over the limits of time and memory are drawn again.
+/// Which problems are drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// Dense ones and ragged batches, in turns.
+    #[default]
+    Both,
+    /// What kernels for dense batches compute.
+    Dense,
+    /// What takes kernels for ragged batches.
+    Ragged,
+}
+
+/// The first number of ragged batches: dense problems have those below.
+const RAGGED_FIRST: u64 = 1 << 32;
+
+impl Kind {
+    /// The number of the problem that is drawn at this place of a sweep.
+    pub fn number(self, place: u64) -> u64 {
+        match self {
+            Kind::Dense => place,
+            Kind::Ragged => RAGGED_FIRST + place,
+            Kind::Both => place % 2 * RAGGED_FIRST + place / 2,
+        }
+    }
+}
+
+/// What is drawn: a problem, and its sequences and operands.
+#[derive(Clone, Debug)]
+pub struct Draw {
+    /// The problem, with its sequences and operands.
+    pub workload: Workload,
+    /// What it has beside its sizes, where it is a ragged batch.
+    pub ragged: Option<RaggedTraits>,
+}
+
+impl Draw {
+    /// A problem that nobody says more of.
+    pub fn of(problem: &Problem) -> Draw {
+        Draw { workload: Workload::of(problem), ragged: None }
+    }
+
+    /// What number `index` of a seed is.
+    ///
+    /// # Errors
+    /// None: every size is one that a [`Problem`] takes.
+    pub fn new(seed: u64, index: u64) -> Result<Draw, Error> {
+        let Some(index) = index.checked_sub(RAGGED_FIRST) else {
+            return Ok(Draw::of(&problem(seed, index)?));
+        };
+        let (sizes, dtype, layout, traits) = ragged::ragged(seed, index)?;
+        Ok(Draw { workload: traits.workload(sizes, dtype, layout)?, ragged: Some(traits) })
+    }
+}
+
+/// Dense problem number `index` of a seed; the classes take turns. Problems over the limits of time and memory are drawn again.
 ///
 /// # Errors
 /// None: every size is one that a [`Problem`] takes.
@@ -107,6 +165,7 @@ fn length(random: &mut Random, least: u32, most: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ferroflash::problem::{KeySequences, QuerySequences};
 
     #[test]
     fn a_seed_and_a_number_are_one_problem_and_all_kinds_come() {
@@ -129,5 +188,26 @@ mod tests {
             let workload = Workload::of(problem);
             assert!(workload.flops() <= FLOPS_MAX && workload.bytes_moved() <= BYTES_MAX);
         }
+    }
+
+    #[test]
+    fn ragged_batches_of_all_kinds_come_and_every_one_is_ragged() {
+        let drawn: Vec<Draw> =
+            (0..400).map(|place| Draw::new(7, Kind::Ragged.number(place)).expect("valid")).collect();
+        let share =
+            |is: &dyn Fn(&Problem) -> bool| drawn.iter().filter(|draw| is(draw.workload.problem())).count();
+        assert_eq!(share(&Problem::is_ragged), drawn.len());
+        let is_packed = |problem: &Problem| problem.queries() != QuerySequences::Batch;
+        let is_paged = |problem: &Problem| matches!(problem.keys(), KeySequences::Paged(_));
+        assert!(share(&is_packed) > 100 && share(&is_paged) > 150);
+        assert!(share(&|problem| is_packed(problem) && is_paged(problem)) > 30);
+        assert!(share(&|problem| !problem.score_kind().is_plain()) > 15);
+        assert!(share(&|problem| problem.mask().window_left.is_some()) > 30);
+        assert!(share(&Problem::has_sinks) > 15);
+        for width in [32, 64, 80, 96, 128, 192, 256, 512] {
+            assert!(share(&|problem| problem.sizes().head_dim == width) > 8, "{width}");
+        }
+        assert_eq!(Draw::new(7, Kind::Both.number(5)).expect("valid").ragged, drawn[2].ragged);
+        assert_eq!(Draw::new(7, Kind::Both.number(4)).expect("valid").ragged, None);
     }
 }

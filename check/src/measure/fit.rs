@@ -10,6 +10,8 @@ use ferroflash::plan::curves::MergeCurves;
 use ferroflash::plan::profile::{KernelCosts, Profile, estimated};
 use ferroflash::plan::work::{Fill, Merge, Work};
 use ferroflash::{Combine, Plan, PlanOptions, Planner, Problem, RowSelection, Splits};
+use kernels_gpu::row::Schedule;
+use kernels_gpu::table::VARIANTS;
 use nalgebra::{DMatrix, DVector};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,9 +28,11 @@ const CROWDING: f64 = 0.35;
 const ROBUST: f64 = 0.12;
 /// How strongly a coefficient is held to what the fit starts from, per hundred times.
 const RIDGE: f64 = 0.025;
+/// Fewer times than this hold coefficients no less: they are not many more than these.
+const HELD_TIMES: usize = 1600;
 const STEPS_MOST: usize = 80;
 /// The least times that a kernel's coefficients are fitted to.
-const TIMES_LEAST: usize = 24;
+const TIMES_LEAST: usize = 12;
 /// Coefficients that are the device's, not the kernel's.
 const SHARED: [&str; 9] = [
     "memory",
@@ -65,12 +69,51 @@ pub fn fit(planner: &Planner, records: &[Record]) -> Result<Profile, Error> {
     let device = planner.device();
     let mut samples = samples(planner, records, Record::is_launched_as)?;
     samples.values_mut().for_each(|samples| level(samples));
-    let shared = shared(&samples);
+    let row_of = |(name, _): &(String, bool)| {
+        VARIANTS.iter().find(|variant| Profile::key(variant.entry) == *name).map(|variant| &variant.row)
+    };
+    let (mut ragged, dense): (Samples, Samples) = samples
+        .into_iter()
+        .partition(|(key, _)| row_of(key).is_some_and(|row| row.schedule == Schedule::Ragged));
+    let shared = shared(&dense);
+    let kernels = fitted(dense, &shared);
+    let mut profile =
+        Profile { device: device.name.clone(), sm_count: device.sm_count, fitted_to: String::new(), kernels };
+    // What was measured of one and what a relative costs of the other would not compare.
+    let has_both = |name: &str, ragged: &Samples| {
+        let times = |is_split| ragged.get(&(name.to_owned(), is_split)).map_or(0, Vec::len);
+        times(false) >= TIMES_LEAST && times(true) >= TIMES_LEAST
+    };
+    let names: BTreeSet<String> = ragged.keys().map(|(name, _)| name.clone()).collect();
+    let names: BTreeSet<String> = names.into_iter().filter(|name| has_both(name, &ragged)).collect();
+    ragged.retain(|(name, _), _| names.contains(name));
+    // Kernels for ragged batches have fewer times: they begin with what the dense ones cost that take tiles as they do.
+    for (key, samples) in &mut ragged {
+        let Some(row) = row_of(key) else { continue };
+        let relatives = profile.costs_of_relatives(row);
+        let relative = if key.1 { relatives.split.or(relatives.whole) } else { relatives.whole };
+        if let Some(prior) = relative {
+            samples.iter_mut().for_each(|sample| sample.prior = prior);
+        }
+    }
+    profile.kernels.extend(fitted(ragged, &shared));
+    let records = records.iter().filter(|record| is_planned_so(record));
+    let seeds: BTreeSet<u64> = records.clone().map(|record| record.seed).collect();
+    let seeds = seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    let problems: BTreeSet<(u64, u64)> = records.map(|record| (record.seed, record.index)).collect();
+    Ok(Profile { fitted_to: format!("{} problems of seeds {seeds}", problems.len()), ..profile })
+}
+
+/// Times by kernel, and by whether the keys are split.
+type Samples = BTreeMap<(String, bool), Vec<Sample>>;
+
+/// What kernels cost that have enough times.
+fn fitted(samples: Samples, shared: &Coefficients) -> BTreeMap<String, KernelCosts> {
     let fitted: Vec<((String, bool), Coefficients, MergeCurves)> = samples
         .into_par_iter()
         .filter(|(_, samples)| samples.len() >= TIMES_LEAST)
         .map(|(key, samples)| {
-            let coefficients = rounded(fit_kernel(&samples, Some(&shared)));
+            let coefficients = rounded(fit_kernel(&samples, Some(shared)));
             (key, coefficients, leftover::curves(&samples, &coefficients))
         })
         .collect();
@@ -85,12 +128,7 @@ pub fn fit(planner: &Planner, records: &[Record]) -> Result<Profile, Error> {
             costs.curves.whole = curves.whole;
         }
     }
-    let records = records.iter().filter(|record| is_planned_so(record));
-    let seeds: BTreeSet<u64> = records.clone().map(|record| record.seed).collect();
-    let seeds = seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
-    let problems: BTreeSet<(u64, u64)> = records.map(|record| (record.seed, record.index)).collect();
-    let fitted_to = format!("{} problems of seeds {seeds}", problems.len());
-    Ok(Profile { device: device.name.clone(), sm_count: device.sm_count, fitted_to, kernels })
+    kernels
 }
 
 /// Whether plans still split the keys as those that were measured did: sequences with lengths into ranges of their own keys.
@@ -103,14 +141,15 @@ pub(crate) fn samples(
     planner: &Planner,
     records: &[Record],
     counts: impl Fn(&Record, &Plan) -> bool,
-) -> Result<BTreeMap<(String, bool), Vec<Sample>>, Error> {
-    let mut samples: BTreeMap<(String, bool), Vec<Sample>> = BTreeMap::new();
+) -> Result<Samples, Error> {
+    let mut samples = Samples::new();
     for (number, record) in records.iter().enumerate().filter(|(_, record)| is_planned_so(record)) {
-        let problem = record.problem()?;
+        let workload = record.workload()?;
+        let (problem, fill) = (workload.problem(), fill(&workload));
         let best = record.times.iter().map(|time| time.us).fold(f64::INFINITY, f64::min);
         for time in record.times.iter().filter(|time| time.us.is_finite()) {
-            let plan = plan_of(planner, &problem, time).filter(|plan| counts(record, plan));
-            let Some((work, prior)) = plan.and_then(|plan| work(planner, &plan, time, &problem)) else {
+            let plan = plan_of(planner, problem, time).filter(|plan| counts(record, plan));
+            let Some((work, prior)) = plan.and_then(|plan| work(planner, &plan, time, fill)) else {
                 continue;
             };
             let over = NEAR * best / time.us;
@@ -131,25 +170,28 @@ pub(crate) fn samples(
     Ok(samples)
 }
 
-/// The regret of a planner for a measured problem, as a share of the best time; `None` where what it chooses was not measured.
-pub fn regret(planner: &Planner, record: &Record) -> Option<f64> {
+/// The time of what a planner chooses for a measured problem; `None` where that was not measured.
+pub fn planned<'a>(planner: &Planner, record: &'a Record) -> Option<&'a PlanTime> {
     let plan = planner
-        .plan(&record.problem().ok()?, &PlanOptions::new())
+        .plan(record.workload().ok()?.problem(), &PlanOptions::new())
         .ok()
         .filter(|plan| record.is_launched_as(plan))?;
     let is_it = |time: &&PlanTime| {
         (time.entry.as_str(), time.splits, time.fused)
             == (plan.kernel().entry.as_str(), plan.splits(), plan.is_fused())
     };
-    let best = record.times.iter().map(|time| time.us).fold(f64::INFINITY, f64::min);
-    Some(record.times.iter().find(is_it)?.us / best - 1.0)
+    record.times.iter().find(is_it).filter(|time| time.us.is_finite())
+}
+
+/// The regret of a planner for a measured problem, as a share of the best time; `None` where what it chooses was not measured.
+pub fn regret(planner: &Planner, record: &Record) -> Option<f64> {
+    Some(planned(planner, record)?.us / record.best()?.us - 1.0)
 }
 
 /// How full the sequences of a problem were when it was measured.
-fn measured_fill(problem: &Problem) -> Fill {
-    let workload = Workload::of(problem);
+fn fill(workload: &Workload) -> Fill {
     let Some(lengths) = workload.seqlens_k() else { return Fill::FULL };
-    let keys = f64::from(problem.sizes().seqlen_k);
+    let keys = f64::from(workload.problem().sizes().seqlen_k);
     let mean = lengths.iter().copied().map(f64::from).sum::<f64>() / lengths.len() as f64 / keys;
     let longest = lengths.iter().copied().max().map_or(1.0, f64::from) / keys;
     Fill { mean, longest }
@@ -157,17 +199,18 @@ fn measured_fill(problem: &Problem) -> Fill {
 
 /// The plan that a time was measured of.
 fn plan_of(planner: &Planner, problem: &Problem, time: &PlanTime) -> Option<Plan> {
-    let splits = if time.entry.ends_with("_split") { Splits::Count(time.splits) } else { Splits::Auto };
+    let row = &VARIANTS.iter().find(|variant| variant.entry == time.entry)?.row;
+    let splits = if row.schedule.splits() { Splits::Count(time.splits) } else { Splits::Auto };
     let combine = if time.fused { Combine::Fused } else { Combine::Kernel };
     let rows = RowSelection::Named(time.entry.clone());
     planner.plan(problem, &PlanOptions { rows, splits, combine, ..PlanOptions::new() }).ok()
 }
 
 /// What it has to do, and what its kernel is estimated to cost before anything was measured.
-fn work(planner: &Planner, plan: &Plan, time: &PlanTime, problem: &Problem) -> Option<(Work, Coefficients)> {
+fn work(planner: &Planner, plan: &Plan, time: &PlanTime, fill: Fill) -> Option<(Work, Coefficients)> {
     let costs = estimated(plan.kernel(), planner.device());
     let prior = if time.splits > 1 { costs.split.or(costs.whole) } else { costs.whole }?;
-    Some((plan.work(planner.device(), measured_fill(problem)), prior))
+    Some((plan.work(planner.device(), fill), prior))
 }
 
 /// Lessens the weights of the many times of one problem, and brings their mean square to 1.
@@ -182,7 +225,7 @@ pub(crate) fn level(samples: &mut [Sample]) {
 }
 
 /// What memory and merging cost on the device: the median over the kernels that decode, which both bound.
-fn shared(samples: &BTreeMap<(String, bool), Vec<Sample>>) -> Coefficients {
+fn shared(samples: &Samples) -> Coefficients {
     let merges = |sample: &&Sample| sample.work.merge == Merge::Kernel && sample.work.tile_rows < 1.0;
     let decoding: Vec<Coefficients> = samples
         .par_iter()
@@ -227,7 +270,7 @@ pub(crate) fn factors(samples: &[Sample], free: &[usize]) -> Coefficients {
 
 /// Levenberg and Marquardt's descent in the logarithms of the free factors; returns where it ends, and the cost there.
 fn descend(samples: &[Sample], from: Vec<f64>, free: &[usize]) -> (Vec<f64>, f64) {
-    let ridge = RIDGE * (samples.len() as f64 / 100.0).sqrt();
+    let ridge = RIDGE * (samples.len().max(HELD_TIMES) as f64 / 100.0).sqrt();
     let at = |values: &[f64]| Coefficients::from_slice(values);
     let error = |factors: &Coefficients, sample: &Sample| {
         sample.weight * (sample.prior.scaled(factors).time_us(&sample.work) / sample.us).ln()

@@ -88,14 +88,14 @@ fn parse(path: &Path, text: &str) -> Result<Vec<Record>, Error> {
 mod tests {
     use super::*;
     use crate::measure::contest::Round;
-    use crate::measure::draw;
+    use crate::measure::draw::{Draw, Kind};
     use crate::measure::sweep::PlanTime;
 
     fn record(index: u64) -> Record {
-        let problem = draw::problem(3, index).expect("valid");
+        let draw = Draw::new(3, Kind::Both.number(index)).expect("valid");
         let time =
             |us| PlanTime { entry: "fwd_x".to_owned(), splits: 1, fused: false, us, round: Round::Final };
-        Record { times: vec![time(12.0), time(10.0)], ..Record::new(&problem, (3, index)) }
+        Record { times: vec![time(12.0), time(10.0)], ..Record::new(&draw, (3, index)) }
     }
 
     #[test]
@@ -115,7 +115,12 @@ mod tests {
         kept.push(record(2)).expect("kept");
         assert_eq!(std::fs::read_to_string(&path).expect("read"), whole);
         assert_eq!(read(&path).expect("read"), [record(0), record(1), record(2)]);
-        assert_eq!(kept.records()[0].problem().expect("valid"), draw::problem(3, 0).expect("valid"));
+        for (record, number) in kept.records().iter().zip([0, 1].map(|place| Kind::Both.number(place))) {
+            let drawn = Draw::new(3, number).expect("valid").workload;
+            let kept = record.workload().expect("valid");
+            assert_eq!(kept.problem(), drawn.problem());
+            assert_eq!(kept.operands(), drawn.operands());
+        }
         assert!((kept.records()[0].regret().expect("measured") - 0.2).abs() < 1e-12);
     }
 

@@ -1,6 +1,6 @@
 //! Regret: how much longer plans take than the best that the kernels could do, by class of problem.
 
-use super::draw::Class;
+use super::draw::{Class, RaggedTraits};
 use super::sweep::Record;
 use serde::Serialize;
 
@@ -12,7 +12,8 @@ const ALL: &str = "all";
 /// The regret over some problems; shares of the best time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Regret {
-    /// Of which problems: a class, `lengths` for those of any class whose lengths lie on the device, where no plan can know them, or `all`.
+    /// Of which problems: a class of dense ones, `lengths` for those of any class whose lengths lie on the device, where no plan can know them;
+    /// of ragged batches `packed` ones, those in `pages`, and others with windows, sinks or `scores`; or `all`.
     pub class: &'static str,
     /// How many problems.
     pub problems: usize,
@@ -29,16 +30,21 @@ pub struct Regret {
 }
 
 impl Regret {
-    /// By class, then of what has lengths on the device, then of all; classes without problems are left out. `of` gives a record's regret,
+    /// By class, of what has lengths on the device, of ragged batches, then of all; classes without problems are left out. `of` gives a record's regret,
     /// `None` where it has none.
     pub fn by_class(records: &[Record], of: impl Fn(usize, &Record) -> Option<f64>) -> Vec<Regret> {
-        let class_of = |record: &Record| if record.lengths { LENGTHS } else { record.class.name() };
+        let class_of = |record: &Record| match &record.ragged {
+            Some(ragged) => ragged.group(),
+            None if record.lengths => LENGTHS,
+            None => record.class.name(),
+        };
         let of_class = |class: &'static str| {
             let is_of = |record: &Record| class == ALL || class == class_of(record);
             let of_record = |(number, record)| of(number, record).filter(|_| is_of(record));
             Regret::new(class, records.iter().enumerate().filter_map(of_record).collect())
         };
-        Class::ALL.map(Class::name).into_iter().chain([LENGTHS, ALL]).filter_map(of_class).collect()
+        let classes = Class::ALL.map(Class::name).into_iter().chain([LENGTHS]).chain(RaggedTraits::GROUPS);
+        classes.chain([ALL]).filter_map(of_class).collect()
     }
 
     fn new(class: &'static str, mut regrets: Vec<f64>) -> Option<Regret> {

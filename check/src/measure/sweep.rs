@@ -2,7 +2,8 @@
 
 use super::Bench;
 use super::contest::{Entrant, Round};
-use super::draw::{self, Class};
+use super::draw::{Class, Draw, RaggedTraits};
+use crate::workload::Workload;
 use ferroflash::error::Error;
 use ferroflash::plan::Plan;
 use ferroflash::problem::{Layout, Problem, Sizes};
@@ -45,6 +46,9 @@ pub struct Record {
     pub starts_early: bool,
     /// The tensors' layout.
     pub layout: Layout,
+    /// What it has beside these, where it is a ragged batch that was drawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ragged: Option<RaggedTraits>,
     /// The plan that was taken, then the others.
     pub times: Vec<PlanTime>,
     /// Plans whose output was wrong, by what names them.
@@ -69,7 +73,8 @@ pub struct PlanTime {
 
 impl Record {
     /// Nothing measured yet of problem number `index` of a seed.
-    pub fn new(problem: &Problem, (seed, index): (u64, u64)) -> Record {
+    pub fn new(draw: &Draw, (seed, index): (u64, u64)) -> Record {
+        let problem = draw.workload.problem();
         let sizes = problem.sizes();
         Record {
             seed,
@@ -91,20 +96,26 @@ impl Record {
             merges_together: true,
             starts_early: true,
             layout: problem.layout().unwrap_or_default(),
+            ragged: draw.ragged.clone(),
             times: Vec::new(),
             wrong: Vec::new(),
         }
     }
 
-    /// The problem.
+    /// The problem, with its sequences and operands.
     ///
     /// # Errors
     /// Where a file holds one that is none.
-    pub fn problem(&self) -> Result<Problem, Error> {
+    pub fn workload(&self) -> Result<Workload, Error> {
         let [batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim] = self.shape;
         let sizes = Sizes { batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim };
+        if let Some(ragged) = &self.ragged {
+            return ragged.workload(sizes, self.dtype, self.layout);
+        }
         let problem = Problem::new(sizes, self.dtype)?;
-        Ok(problem.with_layout(self.layout).with_causal(self.causal).with_lengths(self.lengths))
+        Ok(Workload::of(
+            &problem.with_layout(self.layout).with_causal(self.causal).with_lengths(self.lengths),
+        ))
     }
 
     /// Whether a plan of a kernel still does what was measured of it.
@@ -119,11 +130,15 @@ impl Record {
         started_early && self.is_of(plan)
     }
 
+    /// The fastest plan whose output was right.
+    pub fn best(&self) -> Option<&PlanTime> {
+        self.times.iter().filter(|time| time.us.is_finite()).min_by(|a, b| a.us.total_cmp(&b.us))
+    }
+
     /// How much longer the plan takes than the best, as a share of the best: 0 where it is the best. `None` where its output was wrong.
     pub fn regret(&self) -> Option<f64> {
-        let best = self.times.iter().map(|time| time.us).fold(f64::INFINITY, f64::min);
         let plan = self.times.first().filter(|time| time.us.is_finite())?;
-        Some((plan.us / best - 1.0).max(0.0))
+        Some((plan.us / self.best()?.us - 1.0).max(0.0))
     }
 }
 
@@ -133,18 +148,17 @@ impl Bench {
     /// # Errors
     /// Those of [`Bench::contest`].
     pub fn sweep(&self, seed: u64, index: u64) -> Result<Record, Error> {
-        let problem = draw::problem(seed, index)?;
-        self.sweep_problem(&problem, (seed, index))
+        self.sweep_drawn(&Draw::new(seed, index)?, (seed, index))
     }
 
     /// Measures a problem with every plan for it.
     ///
     /// # Errors
     /// Those of [`Bench::contest`].
-    pub fn sweep_problem(&self, problem: &Problem, (seed, index): (u64, u64)) -> Result<Record, Error> {
-        let plans = self.attention().planner().contestants(problem)?;
-        let entrants = self.contest(&plans, &|at, tried| is_hopeless(&plans, at, tried))?;
-        let mut record = Record::new(problem, (seed, index));
+    pub fn sweep_drawn(&self, draw: &Draw, (seed, index): (u64, u64)) -> Result<Record, Error> {
+        let plans = self.attention().planner().contestants(draw.workload.problem())?;
+        let entrants = self.contest(&draw.workload, &plans, &|at, tried| is_hopeless(&plans, at, tried))?;
+        let mut record = Record::new(draw, (seed, index));
         for (plan, entrant) in plans.iter().zip(entrants) {
             let Some(entrant) = entrant else { continue };
             let (entry, splits, fused) = (plan.kernel().entry.clone(), plan.splits(), plan.is_fused());

@@ -44,8 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let cuda = CudaOptions::default().with_ptx(args.ptx.clone()).with_ordinal(args.ordinal);
     if args.regret.regret {
-        let given: Vec<Problem> = workloads.iter().map(|workload| *workload.problem()).collect();
-        let given = if args.shape.is_empty() { &[][..] } else { &given };
+        let given = if args.shape.is_empty() { Vec::new() } else { workloads };
         return regret::run(&args.regret, &cuda, given, file);
     }
     if !args.devices.devices.is_empty() {

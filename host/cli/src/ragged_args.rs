@@ -221,7 +221,9 @@ impl SequenceArgs {
             problem = problem.with_packed_queries(total).map_err(refused("--seqlens-q"))?;
         }
         if let Some(page) = self.page {
-            problem = problem.with_pages(self.pages(&problem, page, keys)).map_err(refused("--page"))?;
+            problem = problem
+                .with_pages(Workload::pool(&problem, page, self.csr, keys))
+                .map_err(refused("--page"))?;
             problem = problem.with_lengths(true);
         } else if self.is_packed() {
             let total = keys.iter().sum::<u32>().max(1);
@@ -271,17 +273,6 @@ impl SequenceArgs {
             }
         }
         Ok([queries, keys])
-    }
-
-    /// A pool with as many pages as these sequences have.
-    fn pages(&self, problem: &Problem, page: u32, keys: &[u32]) -> Pages {
-        let all: u32 = keys.iter().map(|length| length.div_ceil(page)).sum();
-        let most = problem.sizes().seqlen_k.div_ceil(page);
-        let table = match self.csr {
-            true => BlockTable::Csr { entries: all.max(most) },
-            false => BlockTable::Rows { entries: most },
-        };
-        Pages { page, pages: all.max(1), table }
     }
 }
 

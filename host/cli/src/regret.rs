@@ -2,13 +2,16 @@
 
 use crate::failure::Failure;
 use crate::output::{self, Progress};
+use crate::ragged_args::describe;
 use check::measure::Bench;
+use check::measure::draw::{Draw, Kind};
 use check::measure::kept::KeptRecords;
 use check::measure::regret::Regret;
-use check::measure::sweep::Record;
+use check::measure::sweep::{PlanTime, Record};
+use check::workload::Workload;
+use ferroflash::CudaOptions;
 use ferroflash::device::Device;
 use ferroflash::output_file::OutputFile;
-use ferroflash::{CudaOptions, Problem};
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -27,6 +30,9 @@ pub(crate) struct RegretArgs {
     #[arg(long, value_name = "N", default_value_t = 1, requires = "regret")]
     seed: u64,
 
+    #[command(flatten)]
+    kind: KindArgs,
+
     /// Random problems [default: 300, or as many as --minutes leaves]
     #[arg(long, value_name = "N", requires = "regret")]
     problems: Option<u64>,
@@ -40,11 +46,35 @@ pub(crate) struct RegretArgs {
     keep: Option<PathBuf>,
 }
 
+/// Which random problems are drawn.
+#[derive(clap::Args)]
+pub(crate) struct KindArgs {
+    /// Draw dense problems alone, or ragged batches alone: packed sequences, pages, windows, scores
+    #[arg(long, value_name = "KIND")]
+    only: Option<Only>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Only {
+    Dense,
+    Ragged,
+}
+
+impl KindArgs {
+    pub(crate) fn kind(&self) -> Kind {
+        match self.only {
+            None => Kind::Both,
+            Some(Only::Dense) => Kind::Dense,
+            Some(Only::Ragged) => Kind::Ragged,
+        }
+    }
+}
+
 /// Measures, keeps each problem as soon as it is done, and prints the regret by class, which goes to `file` too.
 pub(crate) fn run(
     args: &RegretArgs,
     options: &CudaOptions,
-    given: &[Problem],
+    given: Vec<Workload>,
     file: Option<OutputFile>,
 ) -> Result<(), Failure> {
     let mut kept = args.keep.as_deref().map(KeptRecords::open).transpose()?.unwrap_or_default();
@@ -52,13 +82,15 @@ pub(crate) fn run(
     let limit = args.minutes.map(|minutes| Duration::from_secs_f64(minutes.max(0.0) * 60.0));
     let failed = if given.is_empty() {
         let problems = args.problems.unwrap_or(if limit.is_some() { ENDLESS } else { 300 });
-        sweep(&bench, args.seed, problems, limit, &mut kept)?
+        sweep(&bench, (args.seed, args.kind.kind()), problems, limit, &mut kept)?
     } else {
         let progress = Progress::new("measuring");
-        for (number, problem) in given.iter().enumerate() {
-            progress.set(number, given.len());
-            let record = bench.sweep_problem(problem, (args.seed, number as u64))?;
-            progress.suspend(&line(&record));
+        let problems = given.len();
+        for (number, workload) in given.into_iter().enumerate() {
+            progress.set(number, problems);
+            let draw = Draw { workload, ragged: None };
+            let record = bench.sweep_drawn(&draw, (args.seed, number as u64))?;
+            progress.suspend(&line(&record, record.times.first()));
             kept.push(record)?;
         }
         0
@@ -89,7 +121,7 @@ pub(crate) fn run(
 /// Measures random problems that `kept` does not hold; returns how many could not be measured.
 pub(crate) fn sweep(
     bench: &Bench,
-    seed: u64,
+    (seed, kind): (u64, Kind),
     problems: u64,
     limit: Option<Duration>,
     kept: &mut KeptRecords,
@@ -97,11 +129,12 @@ pub(crate) fn sweep(
     let begun = Instant::now();
     let progress = Progress::new("measuring");
     let mut failed = 0;
-    for index in 0..problems {
+    for place in 0..problems {
+        let index = kind.number(place);
         match limit {
             Some(limit) if begun.elapsed() >= limit => break,
             Some(limit) => progress.set(begun.elapsed().as_secs() as usize, limit.as_secs() as usize),
-            None => progress.set(index as usize, problems as usize),
+            None => progress.set(place as usize, problems as usize),
         }
         if kept.holds(seed, index) {
             continue;
@@ -118,18 +151,17 @@ pub(crate) fn sweep(
 }
 
 /// What became of one problem.
-fn line(record: &Record) -> String {
-    let best = record.times.iter().min_by(|a, b| a.us.total_cmp(&b.us));
-    let (Some(plan), Some(best)) = (record.times.first(), best) else { return String::new() };
+pub(crate) fn line(record: &Record, plan: Option<&PlanTime>) -> String {
+    let (Some(plan), Some(best)) = (plan, record.best()) else { return String::new() };
     let shape = record.shape.map(|size| size.to_string()).join(",");
-    let name = |time: &check::measure::sweep::PlanTime| {
+    let name = |time: &PlanTime| {
         let merged = if time.fused { " fused" } else { "" };
         let splits =
             if time.splits > 1 { format!(", {} splits{merged}", time.splits) } else { String::new() };
         format!("{:.2} µs ({}{splits})", time.us, time.entry)
     };
-    let mask = if record.causal { "causal" } else { "full" };
-    format!("{shape} {} {mask}: plan {}, best {}", record.dtype.name(), name(plan), name(best))
+    let what = record.workload().map_or_else(|_| String::new(), |workload| describe(workload.problem()));
+    format!("{shape} {} {what}: plan {}, best {}", record.dtype.name(), name(plan), name(best))
 }
 
 /// One line of a summary.

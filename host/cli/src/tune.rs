@@ -52,6 +52,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
+    #[command(flatten)]
+    kind: regret::KindArgs,
+
     /// The profile's file [default: the user's own, which the library finds by itself]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -80,6 +83,10 @@ pub(crate) struct Args {
     /// Fit what predictions are calibrated by into this file, instead of a profile
     #[arg(long, value_name = "FILE", requires = "from", conflicts_with = "output")]
     calibrate: Option<PathBuf>,
+
+    /// Name so many of the left-out problems whose plans by the new profile have the most regret
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    worst: usize,
 
     /// Folder of compiled kernels, as `cargo xtask build-ptx` writes it [default: searched for]
     #[arg(long, value_name = "FOLDER")]
@@ -117,7 +124,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         output::say(&format!("{}: goes on behind {} problems", keep.display(), records.records().len()));
     }
     let limit = Duration::from_secs_f64(args.minutes.max(0.0) * 60.0);
-    regret::sweep(&bench, args.seed, u64::MAX, Some(limit), &mut records)?;
+    regret::sweep(&bench, (args.seed, args.kind.kind()), u64::MAX, Some(limit), &mut records)?;
     fit_and_write(args, bench.attention().library(), &info, records.records(), &path)
 }
 
@@ -217,6 +224,15 @@ fn fit_and_write(
         output::print(&format!("{what}:"));
         let regrets = Regret::by_class(&left_out, |_, record| fit::regret(planner, record));
         regrets.iter().for_each(|regret| output::print(&format!("  {}", regret::summary(regret))));
+    }
+    if args.worst > 0 {
+        let regret = |record| Some((fit::regret(&trial, record)?, record));
+        let mut missed: Vec<(f64, &Record)> = left_out.iter().filter_map(regret).collect();
+        missed.sort_by(|a, b| b.0.total_cmp(&a.0));
+        for (regret, record) in missed.into_iter().take(args.worst) {
+            let text = regret::line(record, fit::planned(&trial, record));
+            output::print(&format!("  {:5.1} %  {text}", 100.0 * regret));
+        }
     }
     let profile = fit::fit(&sheet, records)?;
     // The user's own profile is this command's to replace.

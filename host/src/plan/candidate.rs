@@ -27,15 +27,14 @@ pub(super) struct Candidate {
 
 impl Candidate {
     pub(super) fn new(kernel: &Arc<Kernel>, device: &DeviceInfo, profile: Option<&Profile>) -> Candidate {
-        let measured = profile.map(|profile| profile.costs(kernel)).unwrap_or_default();
-        let estimated = profile::estimated(kernel, device);
-        let whole = measured.whole.or(estimated.whole).unwrap_or(Coefficients::START);
-        let split = measured.split.or(estimated.split).unwrap_or(whole);
+        let known = profile::of(kernel, device, profile);
+        let whole = known.whole.unwrap_or(Coefficients::START);
+        let split = known.split.unwrap_or(whole);
         Candidate {
             kernel: kernel.clone(),
             resident_ctas: resident_ctas(kernel, device),
             costs: [whole, split],
-            curves: measured.curves,
+            curves: known.curves,
         }
     }
 

@@ -10,7 +10,7 @@ use super::work::{Fill, Merge, Work};
 use super::{COUNTERS_MAX, Combine, PlanOptions, Splits, limit};
 use crate::device::DeviceInfo;
 use crate::error::Error;
-use crate::problem::{Problem, QuerySequences};
+use crate::problem::Problem;
 use kernels_gpu::geometry;
 use kernels_gpu::row::Isa;
 
@@ -178,8 +178,7 @@ impl Choosing<'_> {
         if options.combine == Combine::Fused && options.splits != Splits::Auto {
             limit("the number of tiles whose splits are merged in the same launch", tiles, COUNTERS_MAX)?;
         }
-        // The merging kernel would also write what lies behind the last of packed sequences.
-        let in_kernel = options.combine != Combine::Fused && problem.queries() == QuerySequences::Batch;
+        let in_kernel = options.combine != Combine::Fused;
         let is_fused = options.combine != Combine::Kernel && tiles <= COUNTERS_MAX;
         Ok(match (in_kernel, is_fused) {
             (true, true) => &[Merge::Kernel, Merge::Fused],

@@ -173,7 +173,8 @@ impl Planner {
                     let options = PlanOptions { splits, combine, ..PlanOptions::new() };
                     match self.with(problem, candidate, &options) {
                         Ok(plan) if seen.insert(key(&plan)) => plans.push(plan),
-                        Ok(_) | Err(Error::TooLarge { .. }) => {}
+                        // What this way cannot be merged by is no contestant.
+                        Ok(_) | Err(Error::TooLarge { .. } | Error::NoSuchKernel { .. }) => {}
                         Err(error) => return Err(error),
                     }
                 }

@@ -134,18 +134,33 @@ impl Profile {
         is_alike && self.sm_count == device.sm_count
     }
 
-    /// What a kernel costs, where it or a near relative was measured.
-    pub fn costs(&self, kernel: &Kernel) -> KernelCosts {
-        match self.kernels.get(&Profile::key(&kernel.entry)) {
-            Some(costs) => *costs,
-            None if kernel.row.schedule == Schedule::Ragged => self.costs_of_ragged(&kernel.row),
-            None => KernelCosts::default(),
+    /// What a kernel costs, as far as it was measured.
+    pub fn measured(&self, kernel: &Kernel) -> KernelCosts {
+        self.kernels.get(&Profile::key(&kernel.entry)).copied().unwrap_or_default()
+    }
+
+    /// What a kernel costs, as far as it was measured, and beyond that what its relatives do.
+    fn costs(&self, kernel: &Kernel) -> KernelCosts {
+        let measured = self.measured(kernel);
+        let is_known = measured.whole.is_some() && measured.split.is_some();
+        if is_known || kernel.row.schedule != Schedule::Ragged {
+            return measured;
+        }
+        let relatives = self.costs_of_relatives(&kernel.row);
+        let curves = |is_measured| if is_measured { measured.curves } else { relatives.curves };
+        KernelCosts {
+            whole: measured.whole.or(relatives.whole),
+            split: measured.split.or(relatives.split),
+            curves: MergeCurves {
+                whole: curves(measured.whole.is_some()).whole,
+                ..curves(measured.split.is_some())
+            },
         }
     }
 
-    /// What a kernel for ragged batches costs, by the kernels of dense ones that take their tiles as it does. Nobody draws ragged problems for
-    /// a profile: these costs say how splits and tiles compare, not what a window or a score adds. A block costs as its products do.
-    fn costs_of_ragged(&self, row: &Row) -> KernelCosts {
+    /// What a kernel for ragged batches costs that was not measured itself, by the kernels of dense ones that take their tiles as it does: how
+    /// splits and tiles compare, not what a window or a score adds. A block costs as its products do.
+    pub fn costs_of_relatives(&self, row: &Row) -> KernelCosts {
         let whole = if row.isa == Isa::Wgmma { Schedule::Persistent } else { Schedule::Split };
         let products = |row: &Row| {
             let groups = geometry::value_groups(row);
@@ -187,15 +202,31 @@ fn embedded() -> &'static [Profile] {
     PROFILES.get_or_init(|| EMBEDDED.iter().filter_map(|text| serde_json::from_str(text).ok()).collect())
 }
 
-/// What a kernel costs on a device where nobody measured it: what it costs on the first measured device of the same compute capability,
-/// times what the two devices' data sheets differ by; without such, by the data sheet alone.
+/// What a kernel costs on a device: as far as it was measured there, by `profile`; else what it costs on the first measured device of the same
+/// compute capability, times what the two devices' data sheets differ by; without such, what its relatives cost there; else by the data sheet.
+pub(super) fn of(kernel: &Kernel, device: &DeviceInfo, profile: Option<&Profile>) -> KernelCosts {
+    let measured = profile.map(|profile| profile.measured(kernel)).unwrap_or_default();
+    if measured.whole.is_some() && measured.split.is_some() {
+        return measured;
+    }
+    let relatives = profile.filter(|_| relative_of(device).is_none()).map(|profile| profile.costs(kernel));
+    let KernelCosts { whole, split, curves } = relatives.unwrap_or(measured);
+    let estimated = estimated(kernel, device);
+    KernelCosts { whole: whole.or(estimated.whole), split: split.or(estimated.split), curves }
+}
+
+/// The first measured device, where it has a device's compute capability and is another one. It was fitted to more problems than the others,
+/// which are fitted with it in mind: it has no relative.
+fn relative_of(device: &DeviceInfo) -> Option<(&'static Profile, DeviceInfo)> {
+    let first = embedded().first()?;
+    let info = DeviceModel::of_device(&first.device)?.info();
+    (info.sm == device.sm && !first.is_for(device)).then_some((first, info))
+}
+
+/// What a kernel costs on a device where nobody measured it: by a relative, or by the data sheet.
 pub fn estimated(kernel: &Kernel, device: &DeviceInfo) -> KernelCosts {
     let by_sheet = by_data_sheet(&kernel.row, device);
-    let model_of = |profile: &Profile| DeviceModel::of_device(&profile.device).map(DeviceModel::info);
-    let mut measured = embedded().iter().filter_map(|profile| Some((profile, model_of(profile)?)));
-    // The first was fitted to more problems than the others, which are fitted with it in mind: it has no relative.
-    let relative = measured.next().filter(|(profile, info)| info.sm == device.sm && !profile.is_for(device));
-    let Some((profile, info)) = relative else {
+    let Some((profile, info)) = relative_of(device) else {
         return KernelCosts { whole: Some(by_sheet), ..KernelCosts::default() };
     };
     let theirs = by_data_sheet(&kernel.row, &info).to_vec();

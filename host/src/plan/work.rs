@@ -4,7 +4,7 @@ use super::numbers::{ceil, floor, greater, lesser, within};
 use super::splitting::Splitting;
 use super::tiling::Tiling;
 use crate::device::DeviceInfo;
-use crate::problem::{Extent, Mask, Problem, Sizes, TensorRole};
+use crate::problem::{Extent, KeySequences, Mask, Problem, QuerySequences, Sizes, TensorRole};
 use kernels_gpu::geometry;
 use kernels_gpu::row::Row;
 
@@ -177,11 +177,21 @@ impl Work {
         let rows_of_block = tiling.rows_of_block.max(1);
         let queries_of_block = rows_of_block / tiling.packed_heads;
         let (head_dim, block_n) = (f64::from(head_dim), f64::from(row.block_n));
-        let (mean, most) = if problem.mask() == Mask::CAUSAL {
-            causal_blocks(seqlen_q, seqlen_k, queries_of_block.max(1), row.block_n)
-        } else {
-            (tiling.key_blocks.into(), tiling.key_blocks.into())
+        let blocks_of = |[queries, keys]: [u32; 2]| {
+            if problem.mask() == Mask::CAUSAL {
+                causal_blocks(queries, keys, queries_of_block.max(1), row.block_n)
+            } else if keys == seqlen_k {
+                (tiling.key_blocks.into(), tiling.key_blocks.into())
+            } else {
+                let blocks = problem.mask().steps_most(keys, queries_of_block.min(queries), row.block_n);
+                (blocks.into(), blocks.into())
+            }
         };
+        let (mut mean, most) = blocks_of([seqlen_q, seqlen_k]);
+        let usual = usual_lengths(problem);
+        if usual != [seqlen_q, seqlen_k] {
+            (mean, _) = blocks_of(usual);
+        }
         let (tiles, blocks) = (tiling.tiles as f64, greater(mean, BLOCKS_LEAST));
         let block_mb = block_n * head_dim * 2.0 * f64::from(problem.dtype().bytes()) * 1e-6;
         // Packed sequences share no block.
@@ -293,6 +303,21 @@ impl Filled {
         };
         within(found, 1e-3, splits)
     }
+}
+
+/// Queries and keys of the sequence that most blocks of queries are of: of packed ones between the mean and the longest.
+fn usual_lengths(problem: &Problem) -> [u32; 2] {
+    let Sizes { batch, seqlen_q, seqlen_k, .. } = *problem.sizes();
+    let usual = |total: u32, longest: u32| (total / batch).midpoint(longest).max(1);
+    let queries = match problem.queries() {
+        QuerySequences::Packed { total } => usual(total, seqlen_q),
+        QuerySequences::Batch => seqlen_q,
+    };
+    let keys = match problem.keys() {
+        KeySequences::Packed { total } => usual(total, seqlen_k),
+        KeySequences::Batch | KeySequences::Paged(_) => seqlen_k,
+    };
+    [queries, keys]
 }
 
 /// The integral of ⌈x⌉ from 0: ranges of equally many blocks that a tile of x times as many reaches.

@@ -76,7 +76,8 @@ pub unsafe fn combine<E: Element>(params: &CombineParams) {
         splits: params.splits,
         chunks: params.chunks,
     };
-    let first = cta * params.rows_of_cta;
+    // SAFETY: the caller's.
+    let Some((first, count)) = (unsafe { rows_of_cta(params, cta) }) else { return };
     let along = if is_second { params.chunks.value * 8 } else { 0 };
     let target = |row| {
         let row = first + row;
@@ -96,7 +97,6 @@ pub unsafe fn combine<E: Element>(params: &CombineParams) {
         if params.rows_of_cta == 1 {
             merge_rows::<E, 1, 4>(&partials, 1, threads, sync_threads, target);
         } else {
-            let count = (params.rows as u32 - first).min(params.rows_of_cta);
             merge_rows::<E, { COMBINE_CTA_ROWS as usize }, 1>(
                 &partials,
                 count,
@@ -106,6 +106,26 @@ pub unsafe fn combine<E: Element>(params: &CombineParams) {
             );
         }
     }
+}
+
+/// The first row of a CTA of a slice, and how many it has; `None` where it has none. Of packed sequences, whose lengths lie on the device, rows
+/// behind the last sequence's are no output.
+///
+/// # Safety
+/// `params` describe device memory as [`CombineParams`] says.
+#[inline(always)]
+unsafe fn rows_of_cta(params: &CombineParams, cta: u32) -> Option<(u32, u32)> {
+    if params.cu_seqlens_q == 0 {
+        let first = cta * params.rows_of_cta;
+        return Some((first, (params.rows as u32 - first).min(params.rows_of_cta)));
+    }
+    let (head, block) = params.ctas_of_head.divide(cta);
+    // SAFETY: an element a sequence, and one more.
+    let begin_of =
+        |sequence: u32| unsafe { ld_global_b32(to_global(params.cu_seqlens_q) + u64::from(sequence) * 4) };
+    let first = begin_of(0).wrapping_add(block * params.rows_of_cta);
+    let past = begin_of(params.sequences).min(params.seqlen_q.value);
+    (first < past).then(|| (head * params.seqlen_q.value + first, (past - first).min(params.rows_of_cta)))
 }
 
 /// Merges the splits of a tile in the CTA that comes here last: by then all of its splits are written.

@@ -227,6 +227,9 @@ impl Forward {
             rows_of_cta: 1,
             ctas_of_slice: self.rows() as u32,
             sinks: 0,
+            cu_seqlens_q: 0,
+            ctas_of_head: Divisor::new(1),
+            sequences: 1,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::plan::RowSelection;
+use crate::plan::work::Fill;
 use crate::problem::{BlockTable, Pages, Score};
 
 fn of_table() -> Planner {
@@ -49,4 +50,33 @@ fn keys_of_192_and_values_of_128_elements_have_a_tile_of_their_own() {
     let named = RowSelection::Named("fwd_wgmma_f16_d192_m128n128_w12s2c1_ragged".to_owned());
     let error = planner.plan(&of(192, 192), &PlanOptions { rows: named, ..PlanOptions::new() });
     assert!(error.expect_err("too wide").to_string().contains("head_dim 192"));
+}
+
+#[test]
+fn blocks_of_packed_sequences_are_counted_between_the_mean_and_the_longest() {
+    let (planner, device) = (of_table(), DeviceModel::H200.info());
+    let options = PlanOptions { schedule: Some(Schedule::Ragged), ..with(Splits::Count(1)) };
+    let blocks = |problem: &Problem| {
+        planner.plan(problem, &options).expect("planned").work(&device, Fill::FULL).filled.blocks
+    };
+    let packed = |total: u32| {
+        let longest = shaped([16, 8, 8, 4096, 4096, 128]).with_causal(true);
+        longest.with_packed_queries(total).expect("valid").with_packed_keys(total).expect("valid")
+    };
+    let dense = |seqlen: u32| shaped([16, 8, 8, seqlen, seqlen, 128]).with_causal(true);
+    assert_eq!(blocks(&packed(16 * 4096)), blocks(&dense(4096)));
+    assert_eq!(blocks(&packed(16 * 1024)), blocks(&dense(2560)), "(1024 + 4096) / 2");
+}
+
+#[test]
+fn splits_of_packed_sequences_are_merged_either_way_and_by_kernel_head_for_head() {
+    let packed = shaped([3, 8, 2, 9, 4096, 128]).with_packed_queries(21).expect("valid").with_lengths(true);
+    let plans = of_table().contestants(&packed).expect("contestants");
+    let split = || plans.iter().filter(|plan| plan.splits() > 1);
+    assert!(split().any(Plan::is_fused) && split().any(|plan| !plan.is_fused()));
+    let by_kernel = split().find(|plan| !plan.is_fused()).expect("one");
+    let rows = by_kernel.combine_rows();
+    assert_eq!(by_kernel.combine_grid(), 8 * 21_u32.div_ceil(rows));
+    let params = by_kernel.combine_params(&Addresses::default());
+    assert_eq!((params.ctas_of_head.value, params.sequences), (21_u32.div_ceil(rows), 3));
 }

@@ -11,7 +11,7 @@ fn a_device_that_nobody_measured_costs_what_its_relative_does_by_their_data_shee
     let of_h200 = Profile::embedded(&DeviceModel::H200.info()).expect("it comes with the library");
     let measured = |entry: &str| of_h200.kernels.contains_key(&Profile::key(entry));
     for kernel in library.kernels().iter().filter(|kernel| measured(&kernel.entry)) {
-        let theirs = of_h200.costs(kernel).whole.expect("measured");
+        let theirs = of_h200.measured(kernel).whole.expect("measured");
         let ours = profile::estimated(kernel, &slower).whole.expect("estimated");
         assert_eq!(ours.start, theirs.start, "{}", kernel.entry);
         let share = profile::by_data_sheet(&kernel.row, &slower).memory
