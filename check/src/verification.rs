@@ -20,7 +20,9 @@ pub use guarded::Bands;
 pub use guarded_run::GuardedTensors;
 pub use merge::{MergeCase, merges};
 pub use oracle::Oracle;
-pub use ragged::{DrawUser, RaggedCase, UserCase, fits as ragged_fits, wants_lse as ragged_wants_lse};
+pub use ragged::{
+    DrawUser, RaggedCase, RaggedSketch, UserCase, fits as ragged_fits, wants_lse as ragged_wants_lse,
+};
 
 use crate::random_input::InputKind;
 use crate::reference::row_start;
@@ -265,10 +267,13 @@ impl Progress<'_> {
         let (kernel, row) = (self.kernel, &self.kernel.row);
         let mut seed = seed;
         // Not every kernel has all that is drawn.
-        while !ragged::fits(&RaggedCase::sketch(row.dtype, row.head_dim, row.score, seed)?, row) {
+        let case = loop {
+            let sketch = RaggedSketch::draw(row.dtype, row.head_dim, row.score, &[], seed)?;
+            if ragged::fits(&sketch.problem, row) {
+                break sketch.case()?;
+            }
             seed = seed.wrapping_add(1);
-        }
-        let case = RaggedCase::draw(row.dtype, row.head_dim, row.score, seed)?;
+        };
         let (problem, options) = (&case.problem, &case.options);
         let run = || runner.run(&KernelRun { kernel, problem, options, tensors: case.tensors() });
         match if repeats == 0 { Ok(None) } else { first_difference(repeats, run) } {

@@ -1,7 +1,7 @@
 //! Backward passes that kernels are verified on: drawn at random, or of a problem of the caller's.
 
 use super::guarded::Guarded;
-use super::ragged::{Lengths, draw_problem};
+use super::ragged::{Draw, Limits};
 use crate::random_input::{self, InputKind, Random};
 use crate::reference::{GradientsOf, gradient_start, gradients, plain_gradients, reference_of};
 use crate::tolerance::backward::{GradientTolerance, GradientVerdicts, row_coordinates};
@@ -36,8 +36,8 @@ impl BackwardCase {
     pub fn draw(dtype: Dtype, head_dim: u32, kind: ScoreKind, seed: u64) -> Result<BackwardCase, Error> {
         let mut random = Random::new(seed);
         let (lengths, backward) = loop {
-            let lengths = Lengths::draw(&mut random);
-            let problem = draw_problem(dtype, head_dim, kind, &lengths, &mut random)?;
+            let mut draw = Draw { random: &mut random, numbers: &[], limits: Limits::BACKWARD };
+            let (problem, lengths) = draw.problem(dtype, head_dim, kind)?;
             // Not of pages.
             if let Ok(backward) = Backward::new(&problem) {
                 break (lengths, backward);

@@ -43,17 +43,17 @@ pub enum Placement {
     OneTensor,
 }
 
-/// What is known of a kernel's code.
-pub struct Code<'a> {
+/// What is known of a kernel's code by those who ask such questions.
+pub struct Code<'a, Asked = Question> {
     /// The numbers that it compares its parameters with.
     pub literals: Literals,
     /// What of it a question reaches, as numbers; nothing where its kernel cannot answer the question.
-    pub reached: &'a (dyn Fn(&Question) -> Vec<u32> + Sync),
+    pub reached: &'a (dyn Fn(&Asked) -> Vec<u32> + Sync),
 }
 
-impl Code<'_> {
+impl<Asked> Code<'_, Asked> {
     /// Of which nothing is known.
-    pub fn unknown() -> Code<'static> {
+    pub fn unknown() -> Code<'static, Asked> {
         Code { literals: Literals::default(), reached: &|_| Vec::new() }
     }
 }

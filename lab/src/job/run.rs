@@ -1,16 +1,19 @@
 //! Doing a job, in the child process.
 
 use crate::error::{Error, Result};
+use crate::exam::question::Code;
 use crate::exam::{Exam, Fault, Question, Refusal};
 use crate::inputs::{Inputs, RealTensors};
 use crate::job::{Job, Report, Task, Timed};
-use crate::kernels::{self, KernelSubject, Times};
+use crate::kernels::{self, KernelSubject, LaunchCode, Reach, Times};
 use crate::problem_spec::ProblemSpec;
 use crate::subject::Subject;
 use check::measure::{Bench, Measured};
 use check::random_input::{InputKind, qkv};
+use check::verification::RaggedSketch;
 use ferroflash::module::Library;
 use kernels_gpu::manifest::Kernel;
+use kernels_gpu::row::Schedule;
 use std::sync::Arc;
 
 /// Does a job.
@@ -37,7 +40,13 @@ fn perform(job: &Job) -> Result<Report> {
             let numbered = questions.iter().map(|(number, question)| (*number, question));
             let found = exam.run(&mut subject, numbered)?;
             let ragged = match found {
-                Ok(_) if *ragged => kernels::examine_ragged(&subject.attention()?, &kernel, job.seed)?,
+                Ok(_) if *ragged && kernel.row.schedule == Schedule::Ragged => {
+                    let launched = LaunchCode::read(&library, &kernel)?;
+                    let reach = Reach::new(&library, &kernel, &launched)?;
+                    let reached = |batch: &RaggedSketch| reach.of_ragged(batch);
+                    let code = Code { literals: launched.literals(), reached: &reached };
+                    kernels::examine_ragged(&subject.attention()?, &kernel, &code, job.seed)?
+                }
                 _ => Ok(()),
             };
             Ok(found

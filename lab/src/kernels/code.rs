@@ -7,10 +7,11 @@ use crate::error::Result;
 use crate::exam::Question;
 use crate::exam::question::{Launched, Literals, Paths, Placement};
 use crate::proposer::hygiene;
+use check::verification::{RaggedSketch, ragged_wants_lse};
 use ferroflash::Attention;
 use ferroflash::module::{Library, sha256_hex};
 use ferroflash::plan::{Addresses, Plan};
-
+use ferroflash::problem::Operand;
 use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::WgmmaParams;
 use kernels_gpu::row::Isa;
@@ -118,15 +119,27 @@ impl Reach {
     /// By numbers, those of the first CTA, the last, and one between, of each launch; nothing where the kernel cannot answer the question.
     pub fn of(&self, question: &Question) -> Vec<u32> {
         let Some(plan) = self.plan(question) else { return Vec::new() };
-        let at = addresses(question, &plan);
-        let forward = plan.params(&at);
+        self.of_plan(&plan, &addresses(question, &plan))
+    }
+
+    /// The same of a ragged batch.
+    pub fn of_ragged(&self, batch: &RaggedSketch) -> Vec<u32> {
+        let planner = self.hosts[0].planner();
+        let Ok(plan) = planner.with_kernel(&batch.problem, &self.kernel, &batch.options) else {
+            return Vec::new();
+        };
+        self.of_plan(&plan, &ragged_addresses(&plan))
+    }
+
+    fn of_plan(&self, plan: &Plan, at: &Addresses) -> Vec<u32> {
+        let forward = plan.params(at);
         let params = match self.kernel.row.isa {
             Isa::Mma => forward.to_bytes().to_vec(),
             Isa::Wgmma => WgmmaParams { forward, ..WgmmaParams::default() }.to_bytes().to_vec(),
         };
         let mut found = reached(&self.forward, &params, plan.grid());
         if let (Some(combine), Some(_)) = (&self.combine, plan.combine()) {
-            let params = plan.combine_params(&at).to_bytes();
+            let params = plan.combine_params(at).to_bytes();
             let behind = self.forward.numbers();
             let of_combine = reached(combine, &params, plan.combine_grid());
             found.extend(of_combine.into_iter().map(|number| behind + number));
@@ -155,6 +168,28 @@ fn addresses(question: &Question, plan: &Plan) -> Addresses {
         lse: if_wanted(question.lse, 4),
         seqlens_k: if_wanted(question.lengths, 5),
         workspace: if_wanted(plan.workspace_bytes() > 0, 6),
+        ..Addresses::default()
+    }
+}
+
+/// The same of a ragged batch as it is examined: each tensor begins 16 bytes behind an allocation.
+fn ragged_addresses(plan: &Plan) -> Addresses {
+    let problem = plan.problem();
+    let at = |number: u64| ADDRESS + (number << 32) + 16;
+    let if_has = |has: bool, number| if has { at(number) } else { 0 };
+    let mut operands = [0; Operand::ALL.len()];
+    for operand in Operand::ALL {
+        operands[operand as usize] = if_has(problem.operand_len(operand).is_some(), 7 + operand as u64);
+    }
+    Addresses {
+        q: at(0),
+        k: at(1),
+        v: at(2),
+        o: at(3),
+        lse: if_has(ragged_wants_lse(problem), 4),
+        seqlens_k: if_has(problem.has_lengths(), 5),
+        workspace: if_has(plan.workspace_bytes() > 0, 6),
+        operands,
         ..Addresses::default()
     }
 }

@@ -1,12 +1,16 @@
 //! Questions at the numbers that a kernel's own code compares its parameters with: a kernel that is wrong at one size, above one, or at one scale
 //! has that number in its code, and a random draw would hardly meet it.
 
+mod statement;
+
 use super::edges::Sides;
 use super::{Placement, Question, log_uniform};
 use fastrand::Rng;
 use ferroflash::Row;
 use kernels_gpu::geometry::{COMBINE_CTA_ROWS, SPLITS_MAX};
 use kernels_gpu::row::Schedule;
+use statement::Statement;
+pub(super) use statement::{Literal, literal, names};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Numbers that values which follow from parameters alone are compared with, and values before additions, products and shifts by a number for
@@ -20,6 +24,8 @@ pub struct Literals {
     ctas: BTreeSet<u32>,
     /// The integers, and numbers of CTAs, that the kernel which merges splits has in its code.
     merging: [BTreeSet<u32>; 2],
+    /// Integers that what a ragged batch has in memory, such as the lengths of its sequences, or a sequence's own number is compared with.
+    of_batch: BTreeSet<u32>,
 }
 
 /// Most integers that are asked about, drawn where there are more.
@@ -31,6 +37,8 @@ const CTAS_ASKED: std::ops::Range<i64> = 1024..40_000;
 const MOST_CTAS: usize = 2;
 /// The largest size asked about.
 const SIZE_MAX: i64 = 200_000;
+/// The largest size that a ragged batch is to have, whose keys float64 and the simulator follow in seconds.
+const RAGGED_SIZE_MAX: u32 = 20_000;
 /// The most heads and batch entries that are asked about.
 const HEADS_MAX: u32 = 4096;
 /// Up to here as many queries as keys are asked about.
@@ -79,8 +87,7 @@ impl Literals {
                     });
                     found.ctas.extend(integers.map(|value| value as u32));
                 }
-                let others = others();
-                for (_, register) in others.filter(|(_, it)| code.pure.contains(**it)) {
+                for (_, register) in others().filter(|(_, it)| code.pure.contains(**it)) {
                     found.add(literal, is_exact);
                     let mut values = Vec::new();
                     code.before(register, literal, &mut values);
@@ -89,6 +96,11 @@ impl Literals {
                         .origin(register)
                         .is_some_and(|origin| origin.op.starts_with("add.") || origin.op.starts_with("sub."));
                     values.into_iter().for_each(|value| found.add(value, is_exact || is_interval));
+                }
+                for (_, register) in others().filter(|(_, it)| code.of_batch.contains(**it)) {
+                    let mut values = vec![literal];
+                    code.before(register, literal, &mut values);
+                    values.into_iter().for_each(|value| add_integer(&mut found.of_batch, value, is_exact));
                 }
             }
         }
@@ -108,6 +120,7 @@ impl Literals {
         self.floats.extend(other.floats);
         self.ctas.extend(other.ctas);
         self.merging.iter_mut().zip(other.merging).for_each(|(own, others)| own.extend(others));
+        self.of_batch.extend(other.of_batch);
         self
     }
 
@@ -131,14 +144,42 @@ impl Literals {
             Literal::Float(value) if value.is_finite() && value > 0.0 => {
                 self.floats.insert(value.to_bits());
             }
-            Literal::Integer(value) if is_exact || value > BOUNDS_ASKED => {
-                // Behind a bound lies the next number.
-                let values = if is_exact { value..=value } else { value..=value + 1 };
-                let sizes = values.filter(|value| (3..SIZE_MAX << 9).contains(value));
-                self.integers.extend(sizes.map(|size| size as u32));
-            }
-            _ => {}
+            _ => add_integer(&mut self.integers, value, is_exact),
         }
+    }
+
+    /// Sizes that ragged batches are to have, any of them, drawn where there are more than are asked about; and numbers of CTAs of which there
+    /// are to be more.
+    pub(crate) fn of_ragged(&self, random: &mut Rng) -> (Vec<u32>, Vec<u32>) {
+        let [merging, merging_ctas] = &self.merging;
+        let all = self.integers.iter().chain(&self.of_batch).chain(merging).copied();
+        let sizes: BTreeSet<u32> = all.filter(|size| *size <= RAGGED_SIZE_MAX).collect();
+        let mut sizes: Vec<u32> = sizes.into_iter().collect();
+        random.shuffle(&mut sizes);
+        sizes.truncate(MOST);
+        let ctas = [&self.ctas, merging_ctas].into_iter().flat_map(|ctas| ctas.iter().rev().take(MOST_CTAS));
+        (sizes, ctas.copied().collect())
+    }
+
+    /// Scales at and beside the numbers that the scale is compared with, itself or times log2(e), as kernels have it.
+    pub(crate) fn scales(&self) -> impl Iterator<Item = f32> {
+        self.floats.iter().take(MOST).flat_map(|&bits| {
+            let literal = f64::from(f32::from_bits(bits));
+            let log2_e = std::f64::consts::LOG2_E;
+            let scales = [literal / log2_e, literal, literal / log2_e * 1.01, literal / log2_e * 0.99];
+            let scales = scales.map(|scale| nearest(scale, |scale| f64::from(scale) * log2_e, literal));
+            scales.into_iter().filter(|scale| (1e-6..1e4).contains(scale))
+        })
+    }
+}
+
+fn add_integer(integers: &mut BTreeSet<u32>, value: Literal, is_exact: bool) {
+    let Literal::Integer(value) = value else { return };
+    if is_exact || value > BOUNDS_ASKED {
+        // Behind a bound lies the next number.
+        let values = if is_exact { value..=value } else { value..=value + 1 };
+        let sizes = values.filter(|value| (3..SIZE_MAX << 9).contains(value));
+        integers.extend(sizes.map(|size| size as u32));
     }
 }
 
@@ -164,16 +205,9 @@ pub(super) fn at(row: &Row, literals: &Literals, random: &mut Rng) -> Vec<Questi
             asked.extend(questions.into_iter().map(|it| Question { placement: bare(it.placement), ..it }));
         }
     }
-    for &bits in literals.floats.iter().take(MOST) {
-        let literal = f64::from(f32::from_bits(bits));
-        let log2_e = std::f64::consts::LOG2_E;
-        for scale in [literal / log2_e, literal, literal / log2_e * 1.01, literal / log2_e * 0.99] {
-            let scale = nearest(scale, |scale| f64::from(scale) * log2_e, literal);
-            if (1e-6..1e4).contains(&scale) {
-                let question = Sides::draw(random).question(row, [1, 2, 1, 9, 150], 2, random);
-                asked.push(Question { scale: Some(scale), ..question });
-            }
-        }
+    for scale in literals.scales() {
+        let question = Sides::draw(random).question(row, [1, 2, 1, 9, 150], 2, random);
+        asked.push(Question { scale: Some(scale), ..question });
     }
     for ctas in literals.ctas.iter().rev().take(MOST_CTAS) {
         // One more than the number, and the CTA of that number.
@@ -262,20 +296,6 @@ fn of_size(row: &Row, size: u32, sides: Sides, random: &mut Rng) -> Vec<Question
     asked
 }
 
-/// A number in the code.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Literal {
-    Integer(i64),
-    Float(f32),
-}
-
-/// An operation, the registers that it writes and what it reads.
-struct Statement<'a> {
-    op: &'a str,
-    to: Vec<&'a str>,
-    from: Vec<&'a str>,
-}
-
 /// A kernel's PTX, as far as it tells what follows from parameters.
 struct Code<'a> {
     statements: Vec<Statement<'a>>,
@@ -285,6 +305,16 @@ struct Code<'a> {
     pure: HashSet<&'a str>,
     /// Those that the number of the CTA, or how many there are, decides too.
     of_cta: HashSet<&'a str>,
+    /// Those that integers in memory decide too, or another thread's: in a ragged batch these are lengths and starts of sequences, and pages.
+    of_batch: HashSet<&'a str>,
+}
+
+/// What registers may follow from beside parameters and numbers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sources {
+    Parameters,
+    Cta,
+    CtaAndMemory,
 }
 
 impl<'a> Code<'a> {
@@ -297,19 +327,32 @@ impl<'a> Code<'a> {
             statement.to.iter().for_each(|to| written.entry(to).or_default().push(at));
         }
         let all: HashSet<&str> = written.keys().copied().collect();
-        let mut code = Code { statements, written, pure: HashSet::new(), of_cta: HashSet::new() };
-        code.pure = code.that_follow(all.clone(), &[]);
-        code.of_cta = code.that_follow(all, &["%ctaid.x", "%nctaid.x"]);
-        code.of_cta.retain(|register| !code.pure.contains(register));
+        let mut code = Code {
+            statements,
+            written,
+            pure: HashSet::new(),
+            of_cta: HashSet::new(),
+            of_batch: HashSet::new(),
+        };
+        code.pure = code.that_follow(all.clone(), Sources::Parameters);
+        code.of_cta = code.that_follow(all.clone(), Sources::Cta);
+        code.of_batch = code.that_follow(all, Sources::CtaAndMemory);
+        let Code { pure, of_cta, of_batch, .. } = &mut code;
+        [of_cta, of_batch].into_iter().for_each(|others| others.retain(|register| !pure.contains(register)));
         code
     }
 
     /// Of these registers those that parameters alone decide, and special registers: none that a thread's number, memory or a register which
     /// does not follow decides.
-    fn that_follow(&self, mut registers: HashSet<&'a str>, special: &[&str]) -> HashSet<&'a str> {
+    fn that_follow(&self, mut registers: HashSet<&'a str>, sources: Sources) -> HashSet<&'a str> {
+        let special: &[&str] = if sources == Sources::Parameters { &[] } else { &["%ctaid.x", "%nctaid.x"] };
         loop {
             let before = registers.len();
-            for Statement { op, to, from } in &self.statements {
+            for statement in &self.statements {
+                let Statement { op, to, from } = statement;
+                if sources == Sources::CtaAndMemory && statement.reads_integer() {
+                    continue;
+                }
                 let is_pure = |operand: &&str| {
                     registers.contains(*operand) || literal(operand).is_some() || special.contains(operand)
                 };
@@ -406,52 +449,6 @@ impl<'a> Code<'a> {
             self.before(first, earlier, into);
         }
     }
-}
-
-impl<'a> Statement<'a> {
-    /// `None` of labels, declarations and braces.
-    fn read(text: &'a str) -> Option<Statement<'a>> {
-        let mut text = text.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '{' | '}'));
-        if let Some((label, behind)) = text.split_once(':')
-            && label.chars().all(|c| c.is_alphanumeric() || matches!(c, '$' | '_'))
-        {
-            text = behind.trim_start();
-        }
-        if let Some(guarded) = text.strip_prefix('@') {
-            text = guarded.split_once(char::is_whitespace)?.1.trim_start();
-        }
-        let (op, operands) = text.split_once(char::is_whitespace)?;
-        if !op.starts_with(|c: char| c.is_ascii_lowercase()) {
-            return None;
-        }
-        let operands = operands.trim();
-        // A vector, or what a store writes to.
-        let ends = if operands.starts_with('{') { '}' } else { ',' };
-        let (first, rest) = operands.split_once(ends).unwrap_or((operands, ""));
-        let (to, from) = if first.starts_with('[') { ("", operands) } else { (first, rest) };
-        Some(Statement { op, to: names(to), from: names(from) })
-    }
-}
-
-/// Registers and numbers of operands.
-pub(super) fn names(operands: &str) -> Vec<&str> {
-    let is_between =
-        |c: char| c.is_whitespace() || matches!(c, ',' | '{' | '}' | '[' | ']' | '|' | '!' | '(' | ')');
-    operands.split(is_between).filter(|name| !name.is_empty() && *name != "_").collect()
-}
-
-/// A number as PTX writes it.
-pub(super) fn literal(operand: &str) -> Option<Literal> {
-    if let Some(bits) = operand.strip_prefix("0f").or(operand.strip_prefix("0F")) {
-        return u32::from_str_radix(bits, 16).ok().map(|bits| Literal::Float(f32::from_bits(bits)));
-    }
-    let (sign, digits) = operand.strip_prefix('-').map_or((1, operand), |digits| (-1, digits));
-    let digits = digits.strip_suffix('U').unwrap_or(digits);
-    let number = match digits.strip_prefix("0x") {
-        Some(hex) => i64::from_str_radix(hex, 16),
-        None => digits.parse(),
-    };
-    number.ok().map(|number| Literal::Integer(sign * number))
 }
 
 #[cfg(test)]
