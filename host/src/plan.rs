@@ -8,6 +8,7 @@ mod backward_steps;
 mod candidate;
 pub mod cascade;
 mod choice;
+mod combining;
 pub mod cost;
 pub mod curves;
 mod numbers;
@@ -29,12 +30,12 @@ pub use reason::{Estimate, NotWgmma, Reason};
 
 use crate::device::{DeviceInfo, L2Window, TensorBox};
 use crate::error::Error;
-use crate::problem::{Operand, Problem, QuerySequences, TensorRole};
+use crate::problem::{Operand, Problem, TensorRole};
 use candidate::Candidate;
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::geometry;
 use kernels_gpu::manifest::Kernel;
-use kernels_gpu::params::{CombineParams, ForwardParams, OWN_WAITS, PersistentParams, SplitParams, Strides};
+use kernels_gpu::params::{ForwardParams, OWN_WAITS, PersistentParams, SplitParams, Strides};
 use kernels_gpu::row::{Accumulation, Isa, Schedule};
 use kernels_gpu::steps::StepRow;
 use own_keys::OwnKeys;
@@ -297,11 +298,6 @@ impl Plan {
         &self.kernel
     }
 
-    /// The kernel that merges the splits, where there are several and [`Plan::kernel`] does not merge them itself.
-    pub fn combine(&self) -> Option<&Kernel<StepRow>> {
-        self.combine.as_deref()
-    }
-
     /// The problem.
     pub fn problem(&self) -> &Problem {
         &self.problem
@@ -315,30 +311,6 @@ impl Plan {
     /// CTAs of the launch of [`Plan::kernel`].
     pub fn grid(&self) -> u32 {
         self.grid
-    }
-
-    /// Whether [`Plan::kernel`] merges several splits itself, in the CTA of each tile that finishes last.
-    pub fn is_fused(&self) -> bool {
-        self.splits() > 1 && self.combine.is_none()
-    }
-
-    /// Query rows of a CTA of [`Plan::combine`], 1 where there is none.
-    pub fn combine_rows(&self) -> u32 {
-        self.combine_rows
-    }
-
-    /// CTAs of the launch of [`Plan::combine`]: all query rows, [`Plan::combine_rows`] each, once a slice of the value vectors.
-    pub fn combine_grid(&self) -> u32 {
-        self.combine_ctas() * self.params.ragged.slices
-    }
-
-    fn combine_ctas(&self) -> u32 {
-        // Checked where there is a combine kernel. No CTA has rows of two heads of packed sequences.
-        let (lots, rows) = match self.problem.queries() {
-            QuerySequences::Batch => (1, self.problem.lse_len() as u32),
-            QuerySequences::Packed { total } => (self.problem.sizes().heads_q, total),
-        };
-        lots * rows.div_ceil(self.combine_rows)
     }
 
     /// CTAs of [`Plan::kernel`] that an SM holds at a time, by shared memory, registers and threads.
@@ -441,30 +413,6 @@ impl Plan {
     pub fn tensors(&self, at: &Addresses) -> Option<[TensorBox; 3]> {
         let [q, k, v] = self.tensors?;
         Some([q.at(at.q), k.at(at.k), v.at(at.v)])
-    }
-
-    /// The parameters of the launch of [`Plan::combine`] with these addresses.
-    pub fn combine_params(&self, at: &Addresses) -> CombineParams {
-        let sizes = self.problem.sizes();
-        let (partial_o, partial_lse) = self.partials(at.workspace);
-        CombineParams {
-            partial_o,
-            partial_lse,
-            o: at.o,
-            lse: at.lse,
-            o_strides: self.params.o_strides,
-            rows: self.problem.lse_len() as u64,
-            heads_q: Divisor::new(sizes.heads_q),
-            seqlen_q: Divisor::new(self.params.seqlen_q),
-            chunks: Divisor::new(self.params.ragged.width_v / 4),
-            splits: self.splits(),
-            rows_of_cta: self.combine_rows,
-            ctas_of_slice: self.combine_ctas(),
-            sinks: at.operands[Operand::Sinks as usize],
-            cu_seqlens_q: at.operands[Operand::CuSeqlensQ as usize],
-            ctas_of_head: Divisor::new((self.combine_ctas() / sizes.heads_q).max(1)),
-            sequences: sizes.batch,
-        }
     }
 
     /// The range of addresses that holds K and V, or as much as the device keeps: V where the two lie too far apart. `None` where
