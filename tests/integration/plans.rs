@@ -2,15 +2,17 @@
 //! reviewed. `FERROFLASH_BLESS=1 cargo test plans` writes it anew.
 
 use crate::support;
-use check::measure::draw;
+use check::measure::draw::{Draw, Kind};
 use ferroflash::device::model::MODELS;
+use ferroflash::problem::{KeySequences, QuerySequences};
 use ferroflash::{Layout, Plan, PlanOptions, Planner, Problem};
 use std::path::Path;
 
 support::trials!(the_plans_are_those_that_were_reviewed,);
 
-/// Problems, the classes in turns.
+/// Dense problems, the classes in turns, and ragged batches.
 const PROBLEMS: u64 = 120;
+const RAGGED: u64 = 60;
 const SEED: u64 = 5;
 
 fn the_plans_are_those_that_were_reviewed() {
@@ -36,8 +38,9 @@ fn the_plans_are_those_that_were_reviewed() {
 fn planned() -> String {
     let planners: Vec<Planner> = MODELS.iter().map(|model| Planner::of_table(&model.info())).collect();
     let mut text = String::new();
-    for index in 0..PROBLEMS {
-        let problem = draw::problem(SEED, index).expect("valid");
+    let dense = (0..PROBLEMS).map(|place| Kind::Dense.number(place));
+    for number in dense.chain((0..RAGGED).map(|place| Kind::Ragged.number(place))) {
+        let problem = *Draw::new(SEED, number).expect("valid").workload.problem();
         text += &format!("{}\n", title(&problem));
         let mut choices: Vec<(String, Vec<&str>)> = Vec::new();
         for (planner, model) in planners.iter().zip(MODELS) {
@@ -57,11 +60,34 @@ fn planned() -> String {
 fn title(problem: &Problem) -> String {
     let sizes = problem.sizes();
     let shape = [sizes.batch, sizes.heads_q, sizes.heads_kv, sizes.seqlen_q, sizes.seqlen_k, sizes.head_dim];
-    let mask = if problem.causal() { "causal" } else { "full" };
+    let mask = problem.mask();
     let lengths = if problem.has_lengths() { " lengths" } else { "" };
     let layout = if problem.layout() == Some(Layout::Bshd) { "bshd" } else { "bhsd" };
     let shape = shape.map(|size| size.to_string()).join(",");
-    format!("{shape} {} {mask} {layout}{lengths}", problem.dtype().name())
+    format!("{shape} {} {mask} {layout}{lengths}{}", problem.dtype().name(), beside(problem))
+}
+
+/// What a ragged batch has that its sizes and mask do not say.
+fn beside(problem: &Problem) -> String {
+    let mut text = String::new();
+    if let QuerySequences::Packed { total } = problem.queries() {
+        text += &format!(", {total} packed queries");
+    }
+    match problem.keys() {
+        KeySequences::Batch => {}
+        KeySequences::Packed { total } => text += &format!(", {total} packed keys"),
+        KeySequences::Paged(pages) => text += &format!(", {} pages of {}", pages.pages, pages.page),
+    }
+    if !problem.score_kind().is_plain() {
+        text += &format!(", {}", problem.score_kind().name());
+    }
+    if problem.has_sinks() {
+        text += ", sinks";
+    }
+    if problem.head_dim_v() != problem.sizes().head_dim {
+        text += &format!(", V {} wide", problem.head_dim_v());
+    }
+    text
 }
 
 fn choice(plan: &Plan) -> String {

@@ -87,7 +87,7 @@ typedef struct ferroflash_forward_args {
     uint32_t max_seqlen_q;
     uint32_t max_seqlen_k;
     /* K and V in pages [page_count, page_size rows]: page j of sequence i is block_table[i * table_entries + j]. seqlen_k is not read;
-     * stride_batch goes from page to page. NULL: no pages. */
+     * stride_batch goes from page to page. NULL: no pages; page_size is then 0. */
     const int32_t *block_table;
     uint32_t table_entries;
     uint32_t page_size;

@@ -183,6 +183,7 @@ fn call_of(args: &ForwardArgs) -> Result<Call, Failure> {
         },
         head_dim: args.head_dim as usize,
     };
+    let pages = pages(args.block_table, [args.table_entries, args.page_size, args.page_count])?;
     if args.tree_keys != 0 && args.tree_bits == 0 {
         return Err(Failure::null("tree_bits, and tree_keys is not 0,"));
     }
@@ -221,7 +222,7 @@ fn call_of(args: &ForwardArgs) -> Result<Call, Failure> {
             longest_k: args.max_seqlen_k as usize,
             ..Lengths::default()
         },
-        pages: pages(args.block_table, [args.table_entries, args.page_size, args.page_count]),
+        pages,
         ..Call::bshd(dtype, sizes)
     })
 }
@@ -259,9 +260,12 @@ pub(crate) fn given(address: usize) -> Option<u64> {
 }
 
 /// The pages of a cache: its table's address, and entries of a sequence, rows of a page, pages.
-pub(crate) fn pages(table: usize, [entries, page_size, count]: [u32; 3]) -> Option<Pages> {
+pub(crate) fn pages(table: usize, [entries, page_size, count]: [u32; 3]) -> Result<Option<Pages>, Failure> {
+    if table == 0 && page_size != 0 {
+        return Err(Failure::null("block_table, and page_size is not 0,"));
+    }
     let (stride, page_size, count) = (entries.into(), page_size as usize, count as usize);
-    given(table).map(|table| Pages { table, stride, page_size, count })
+    Ok(given(table).map(|table| Pages { table, stride, page_size, count }))
 }
 
 /// A type of elements by its number.

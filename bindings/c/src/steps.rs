@@ -90,7 +90,8 @@ pub(crate) unsafe fn append(args: *const AppendArgs) -> Result<Append, Failure> 
         let reserved = if args.reserved == 0 { args.reserved2 } else { args.reserved };
         return Err(Failure::number("reserved", reserved.into(), "0"));
     }
-    let paged = args.block_table != 0;
+    let pages = pages(args.block_table, [args.table_entries, args.page_size, args.page_count])?;
+    let paged = pages.is_some();
     let rows = if paged { args.page_size } else { args.seqlen_k };
     let held = if paged { args.table_entries as usize * args.page_size as usize } else { rows as usize };
     let of = |given: &TensorArgs, heads, rows| tensor(given, args.layout, (heads, rows, args.head_dim));
@@ -130,7 +131,7 @@ pub(crate) unsafe fn append(args: *const AppendArgs) -> Result<Append, Failure> 
         cumulative_new: given(args.cu_seqlens_new),
         lengths: Lengths { used_k: given(args.seqlens_k), ..Lengths::default() },
         lengths_after: given(args.seqlens_after),
-        pages: pages(args.block_table, [args.table_entries, args.page_size, args.page_count]),
+        pages,
         rotary,
     })
 }

@@ -115,6 +115,7 @@ fn what_is_wrong_has_a_code_and_words() {
         (ForwardArgs { seqlen_q: 0, ..good }, 1, "seqlen_q is 0"),
         (ForwardArgs { scale: f32::NAN, ..good }, 1, "scale NaN"),
         (ForwardArgs { v: TensorArgs::default(), ..good }, 1, "V is null"),
+        (ForwardArgs { page_size: 16, ..good }, 1, "block_table, and page_size is not 0, is NULL"),
         (ForwardArgs { tree_keys: 2, ..good }, 1, "tree_bits, and tree_keys is not 0, is NULL"),
         (
             ForwardArgs { seqlen_q: 2, o: TensorArgs { stride_batch: 4, ..good.o }, ..good },
@@ -212,6 +213,7 @@ fn a_cache_grows_and_parts_merge() {
     for (bad, code, word) in [
         (AppendArgs { size: 8, ..append }, 1, "size is 8, must be sizeof(ferroflash_append_args)"),
         (AppendArgs { page_size: 0, ..append }, 1, "seqlen_k is 0"),
+        (AppendArgs { block_table: 0, ..append }, 1, "block_table, and page_size is not 0, is NULL"),
         (AppendArgs { tokens: 5, ..append }, 1, "before the new ones of sequence 0 is 2"),
         (AppendArgs { seqlens_k: 0, ..append }, 1, "cache_seqlens is null"),
         (AppendArgs { rotary_dim: 16, ..append }, 1, "rotary_cos or rotary_sin is NULL"),
@@ -248,7 +250,13 @@ fn a_cache_grows_and_parts_merge() {
     // Keys 0 to 2, and then key 3 alone, which is the first row of K without a table.
     let part = ForwardArgs { seqlens_k: first.as_ptr() as usize, ..paged(&mut o[1], &mut lse[1]) };
     assert_eq!(forward(device, &part), 0, "{}", last());
-    let rest = ForwardArgs { seqlen_k: 1, seqlens_k: 0, block_table: 0, ..paged(&mut o[2], &mut lse[2]) };
+    let rest = ForwardArgs {
+        seqlen_k: 1,
+        seqlens_k: 0,
+        block_table: 0,
+        page_size: 0,
+        ..paged(&mut o[2], &mut lse[2])
+    };
     assert_eq!(forward(device, &rest), 0, "{}", last());
     let (mut merged, mut merged_lse) = ([f32::NAN; 2], f32::NAN);
     let merge = MergeArgs {

@@ -360,16 +360,13 @@ impl Draw<'_> {
                 _ => 2 + random.below(8),
             })),
         };
-        // No kernel of its own merges splits of packed queries.
-        let is_packed = matches!(problem.queries(), QuerySequences::Packed { .. });
         let rows = u64::from(seqlen_q) * u64::from(heads_q / heads_kv);
         let is_fused = u64::from(batch * heads_kv) * (rows.div_ceil(16) + 1) <= FUSED_TILES;
         let combine = match self.random.below(3) {
             1 if is_fused => Combine::Fused,
-            2 if !is_packed => Combine::Kernel,
+            2 => Combine::Kernel,
             _ => Combine::Auto,
         };
-        let splits = if is_packed && !is_fused { Splits::Count(1) } else { splits };
         PlanOptions { splits, combine, ..PlanOptions::new() }
     }
 }
