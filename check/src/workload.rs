@@ -121,7 +121,8 @@ impl Workload {
         workload
     }
 
-    /// A pool with as many pages of so many keys as sequences of these lengths have: listed in a row for each, or all in one list.
+    /// A pool that holds sequences of these lengths in pages of `page` keys. The block table has a row for each sequence, or with `in_one_list` one
+    /// list of all their pages.
     pub fn pool(problem: &Problem, page: u32, in_one_list: bool, seqlens_k: &[u32]) -> Pages {
         let all: u32 = seqlens_k.iter().map(|length| length.div_ceil(page)).sum();
         let most = problem.sizes().seqlen_k.div_ceil(page);

@@ -104,8 +104,8 @@ impl Draw {
         let Some(index) = index.checked_sub(RAGGED_FIRST) else {
             return Ok(Draw::of(&problem(seed, index)?));
         };
-        let (sizes, dtype, layout, traits) = ragged::ragged(seed, index)?;
-        Ok(Draw { workload: traits.workload(sizes, dtype, layout)?, ragged: Some(traits) })
+        let (workload, traits) = ragged::ragged(seed, index)?;
+        Ok(Draw { workload, ragged: Some(traits) })
     }
 }
 

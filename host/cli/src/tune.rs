@@ -84,7 +84,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "from", conflicts_with = "output")]
     calibrate: Option<PathBuf>,
 
-    /// Name so many of the left-out problems whose plans by the new profile have the most regret
+    /// Name the N left-out problems whose plans by the new profile have the most regret
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     worst: usize,
 

@@ -205,12 +205,11 @@ fn embedded() -> &'static [Profile] {
 /// What a kernel costs on a device: as far as it was measured there, by `profile`; else what it costs on the first measured device of the same
 /// compute capability, times what the two devices' data sheets differ by; without such, what its relatives cost there; else by the data sheet.
 pub(super) fn of(kernel: &Kernel, device: &DeviceInfo, profile: Option<&Profile>) -> KernelCosts {
-    let measured = profile.map(|profile| profile.measured(kernel)).unwrap_or_default();
-    if measured.whole.is_some() && measured.split.is_some() {
-        return measured;
-    }
-    let relatives = profile.filter(|_| relative_of(device).is_none()).map(|profile| profile.costs(kernel));
-    let KernelCosts { whole, split, curves } = relatives.unwrap_or(measured);
+    let known = |profile: &Profile| match relative_of(device) {
+        Some(_) => profile.measured(kernel),
+        None => profile.costs(kernel),
+    };
+    let KernelCosts { whole, split, curves } = profile.map(known).unwrap_or_default();
     let estimated = estimated(kernel, device);
     KernelCosts { whole: whole.or(estimated.whole), split: split.or(estimated.split), curves }
 }

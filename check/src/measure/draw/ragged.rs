@@ -105,9 +105,9 @@ impl RaggedTraits {
     pub(crate) const GROUPS: [&str; 3] = ["packed", "pages", "scores"];
 }
 
-/// Ragged batch number `index` of a seed: its sizes, element type, layout, and what it has beside them. Batches over the limits of time and
+/// Ragged batch number `index` of a seed, and what it has beside its sizes. Batches over the limits of time and
 /// memory are drawn again.
-pub(super) fn ragged(seed: u64, index: u64) -> Result<(Sizes, Dtype, Layout, RaggedTraits), Error> {
+pub(super) fn ragged(seed: u64, index: u64) -> Result<(Workload, RaggedTraits), Error> {
     let mut random = Random::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index);
     loop {
         let (sizes, dtype, traits) = draw(&mut random, index % 10);
@@ -130,7 +130,7 @@ pub(super) fn ragged(seed: u64, index: u64) -> Result<(Sizes, Dtype, Layout, Rag
         let elements = |role| problem.elements(role) as u64;
         let bytes = 2 * (elements(TensorRole::Q) + elements(TensorRole::K) + elements(TensorRole::V));
         if bytes <= BYTES_MAX && problem.elements(TensorRole::O) <= O_MAX {
-            return Ok((sizes, dtype, layout, traits));
+            return Ok((workload, traits));
         }
     }
 }
