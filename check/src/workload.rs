@@ -3,7 +3,8 @@
 use crate::random_input::{self, Random};
 use ferroflash::attention::{HostTensors, OperandValues};
 use ferroflash::problem::{
-    BlockTable, KeySequences, Mask, Operand, Pages, Problem, QuerySequences, TensorRole,
+    BiasShape, BlockTable, Dropout, KeySequences, Mask, Operand, Pages, Problem, QuerySequences, Score,
+    TensorRole,
 };
 use ferroflash::rounding::narrow;
 use std::sync::OnceLock;
@@ -417,6 +418,43 @@ pub(crate) fn starts(lengths: &[u32]) -> Vec<u32> {
         Some(*sum)
     });
     std::iter::once(0).chain(ends).collect()
+}
+
+/// What a problem is beside its shape, dtype and lengths, for people.
+pub fn describe(problem: &Problem) -> String {
+    let mut text = problem.mask().to_string();
+    match problem.score() {
+        Score::Plain => {}
+        Score::Softcap(cap) => text += &format!(", softcap {cap}"),
+        Score::Alibi { .. } => text += ", ALiBi",
+        Score::Bias(BiasShape { batch, heads, queries }) => {
+            let has = [(batch, 'b'), (heads, 'h'), (queries, 'q')];
+            let letters: String = has.into_iter().filter_map(|(has, letter)| has.then_some(letter)).collect();
+            text += &format!(", bias {}", if letters.is_empty() { "1" } else { &letters });
+        }
+        Score::User(user) => text += &format!(", {}", user.name().as_str()),
+    }
+    if let Some(Dropout { p, .. }) = problem.dropout() {
+        text += &format!(", dropout {p}");
+    }
+    if problem.has_sinks() {
+        text += ", sinks";
+    }
+    if problem.head_dim_v() != problem.sizes().head_dim {
+        text += &format!(", V {} wide", problem.head_dim_v());
+    }
+    if let QuerySequences::Packed { total } = problem.queries() {
+        text += &format!(", {total} packed queries");
+    }
+    match problem.keys() {
+        KeySequences::Batch => {}
+        KeySequences::Packed { total } => text += &format!(", {total} packed keys"),
+        KeySequences::Paged(Pages { page, pages, table }) => {
+            let csr = if matches!(table, BlockTable::Csr { .. }) { " in one list" } else { "" };
+            text += &format!(", {pages} pages of {page}{csr}");
+        }
+    }
+    text
 }
 
 #[cfg(test)]

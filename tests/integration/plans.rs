@@ -3,8 +3,8 @@
 
 use crate::support;
 use check::measure::draw::{Draw, Kind};
+use check::workload::describe;
 use ferroflash::device::model::MODELS;
-use ferroflash::problem::{KeySequences, QuerySequences};
 use ferroflash::{Layout, Plan, PlanOptions, Planner, Problem};
 use std::path::Path;
 
@@ -60,34 +60,10 @@ fn planned() -> String {
 fn title(problem: &Problem) -> String {
     let sizes = problem.sizes();
     let shape = [sizes.batch, sizes.heads_q, sizes.heads_kv, sizes.seqlen_q, sizes.seqlen_k, sizes.head_dim];
-    let mask = problem.mask();
     let lengths = if problem.has_lengths() { " lengths" } else { "" };
     let layout = if problem.layout() == Some(Layout::Bshd) { "bshd" } else { "bhsd" };
     let shape = shape.map(|size| size.to_string()).join(",");
-    format!("{shape} {} {mask} {layout}{lengths}{}", problem.dtype().name(), beside(problem))
-}
-
-/// What a ragged batch has that its sizes and mask do not say.
-fn beside(problem: &Problem) -> String {
-    let mut text = String::new();
-    if let QuerySequences::Packed { total } = problem.queries() {
-        text += &format!(", {total} packed queries");
-    }
-    match problem.keys() {
-        KeySequences::Batch => {}
-        KeySequences::Packed { total } => text += &format!(", {total} packed keys"),
-        KeySequences::Paged(pages) => text += &format!(", {} pages of {}", pages.pages, pages.page),
-    }
-    if !problem.score_kind().is_plain() {
-        text += &format!(", {}", problem.score_kind().name());
-    }
-    if problem.has_sinks() {
-        text += ", sinks";
-    }
-    if problem.head_dim_v() != problem.sizes().head_dim {
-        text += &format!(", V {} wide", problem.head_dim_v());
-    }
-    text
+    format!("{shape} {} {} {layout}{lengths}", problem.dtype().name(), describe(problem))
 }
 
 fn choice(plan: &Plan) -> String {

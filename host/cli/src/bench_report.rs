@@ -1,8 +1,7 @@
 //! What `ferroflash bench` says: the table for people and the file for machines, which names all a number depends on.
 
-use crate::ragged_args;
 use check::measure::{Bench, ERROR_MAX, MeasureOptions, Measured};
-use check::workload::Workload;
+use check::workload::{self, Workload};
 use ferroflash::device::Device;
 use ferroflash::device::driver::Driver;
 use ferroflash::module::Library;
@@ -196,7 +195,7 @@ fn speed_relative_to(baselines: &[(String, f64)], measured: &Measured) -> Option
 /// A problem in words.
 pub(crate) fn title(problem: &Problem) -> String {
     let sizes = problem.sizes();
-    let mask = ragged_args::describe(problem);
+    let mask = workload::describe(problem);
     let lengths = if problem.has_lengths() { " lengths" } else { "" };
     format!(
         "{},{},{},{},{},{} {} {mask}{lengths}",

@@ -1,7 +1,8 @@
 //! The options that `run` and `verify` share: tensors and what is computed of them.
 
 use crate::failure::Failure;
-use crate::ragged_args::{self, MaskArgs};
+use crate::ragged_args::MaskArgs;
+use check::workload;
 use clap::ValueEnum;
 use ferroflash::tensor_file::{self, Inputs, Options, Source};
 use ferroflash::{Dtype, Error, Layout, Problem};
@@ -126,7 +127,7 @@ pub(crate) fn describe(problem: &Problem) -> String {
         sizes.seqlen_k,
         sizes.head_dim,
         problem.dtype().name(),
-        ragged_args::describe(problem),
+        workload::describe(problem),
         if problem.has_lengths() { " lengths" } else { "" },
     )
 }
@@ -143,7 +144,7 @@ pub(crate) fn to_json(problem: &Problem) -> Value {
         "head_dim": sizes.head_dim,
         "dtype": problem.dtype().name(),
         "causal": problem.causal(),
-        "mask_and_score": ragged_args::describe(problem),
+        "mask_and_score": workload::describe(problem),
         "lengths": problem.has_lengths(),
         "scale": problem.scale(),
     })

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use check::random_input;
 use check::workload::Workload;
 use clap::ValueEnum;
-use ferroflash::problem::{BiasShape, BlockTable, Dropout, KeySequences, Pages, QuerySequences, Score};
+use ferroflash::problem::{BiasShape, Dropout, Score};
 use ferroflash::{Layout, Mask, Problem};
 
 /// What a problem is beside its shape.
@@ -279,46 +279,10 @@ impl SequenceArgs {
 /// The seed of what is drawn for plans and measurements: the same on every machine.
 const SEED: u64 = 1;
 
-/// What a problem is beside its shape, dtype and lengths, for people.
-pub(crate) fn describe(problem: &Problem) -> String {
-    let mut text = problem.mask().to_string();
-    match problem.score() {
-        Score::Plain => {}
-        Score::Softcap(cap) => text += &format!(", softcap {cap}"),
-        Score::Alibi { .. } => text += ", ALiBi",
-        Score::Bias(BiasShape { batch, heads, queries }) => {
-            let has = [(batch, 'b'), (heads, 'h'), (queries, 'q')];
-            let letters: String = has.into_iter().filter_map(|(has, letter)| has.then_some(letter)).collect();
-            text += &format!(", bias {}", if letters.is_empty() { "1" } else { &letters });
-        }
-        Score::User(user) => text += &format!(", {}", user.name().as_str()),
-    }
-    if let Some(Dropout { p, .. }) = problem.dropout() {
-        text += &format!(", dropout {p}");
-    }
-    if problem.has_sinks() {
-        text += ", sinks";
-    }
-    if problem.head_dim_v() != problem.sizes().head_dim {
-        text += &format!(", V {} wide", problem.head_dim_v());
-    }
-    if let QuerySequences::Packed { total } = problem.queries() {
-        text += &format!(", {total} packed queries");
-    }
-    match problem.keys() {
-        KeySequences::Batch => {}
-        KeySequences::Packed { total } => text += &format!(", {total} packed keys"),
-        KeySequences::Paged(Pages { page, pages, table }) => {
-            let csr = if matches!(table, BlockTable::Csr { .. }) { " in one list" } else { "" };
-            text += &format!(", {pages} pages of {page}{csr}");
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use check::workload::describe;
     use clap::Parser;
     use ferroflash::{Dtype, Sizes};
 

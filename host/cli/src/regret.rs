@@ -2,13 +2,12 @@
 
 use crate::failure::Failure;
 use crate::output::{self, Progress};
-use crate::ragged_args::describe;
 use check::measure::Bench;
 use check::measure::draw::{Draw, Kind};
 use check::measure::kept::KeptRecords;
 use check::measure::regret::Regret;
 use check::measure::sweep::{PlanTime, Record};
-use check::workload::Workload;
+use check::workload::{Workload, describe};
 use ferroflash::CudaOptions;
 use ferroflash::device::Device;
 use ferroflash::output_file::OutputFile;
