@@ -44,8 +44,8 @@ SEARCH_START=fwd_wgmma_f16_d64_m64n64_w8s1c1_persistent
 SEARCH_ROW='{"isa":"wgmma","dtype":"f16","head_dim":64,"block_m":64,"block_n":64,"warps":8,"stages":1,"acc":"f32","min_ctas":1,
     "warp_rows":16,"schedule":"persistent"}'
 SEARCH_SHAPE=2,16,16,2048,2048,64
-CANONICAL_START=fwd_wgmma_f16_d64_m128n128_w12s2c1_persistent
-PROFILED=fwd_wgmma_f16_d128_m128n128_w12s2c1_persistent
+CANONICAL_START=fwd_wgmma_f16_d64_m128n128_w12s3c1_persistent
+PROFILED=fwd_wgmma_f16_d128_m128n128_w12s3c1_persistent
 
 pack() {
     mkdir -p "$1"

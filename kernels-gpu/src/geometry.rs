@@ -264,17 +264,27 @@ pub const fn merge_bytes(row: &Row) -> u32 {
     warps_n(row) / 2 * merge_slot_bytes(row)
 }
 
-/// Buffers for Q: where CTAs work on one tile after another, a second one for the next tile's, if there is room.
+/// Buffers for Q: where the next tile's begins while this one is read from its buffer, a second one, if there is room.
 pub const fn q_buffers(row: &Row) -> u32 {
     let q = tile_bytes(row, row.block_m);
-    let has_several_tiles = match (row.isa, row.schedule, row.score) {
+    let wants_two = has_several_tiles(row) && !q_in_registers(row);
+    if wants_two && 2 * q + kv_bytes(row) + BARRIER_BYTES <= SMEM_MAX_BYTES { 2 } else { 1 }
+}
+
+/// Whether a CTA's next tile begins while its last products with V are on their way: its Q is there, in a buffer that this tile does not read.
+pub const fn tiles_overlap(row: &Row) -> bool {
+    has_several_tiles(row) && (q_in_registers(row) || q_buffers(row) > 1)
+}
+
+/// Whether CTAs of [`Isa::Wgmma`] work on one tile after another without a pause.
+const fn has_several_tiles(row: &Row) -> bool {
+    match (row.isa, row.schedule, row.score) {
         // Addresses of the bias of two tiles at a time spill.
         (Isa::Wgmma, Schedule::Ragged, ScoreKind::Bias) => false,
         _ if value_groups(row) > 1 => false,
         (Isa::Wgmma, Schedule::Persistent | Schedule::Ragged, _) => true,
         _ => false,
-    };
-    if has_several_tiles && 2 * q + kv_bytes(row) + BARRIER_BYTES <= SMEM_MAX_BYTES { 2 } else { 1 }
+    }
 }
 
 /// Bytes of all stages of K and V.

@@ -131,7 +131,7 @@ fn ranks_with_wgmma_compute_what_one_device_does() {
 fn an_all_gather_has_one_devices_bits() {
     for (model, row, granule) in [
         (DeviceModel::L4, "fwd_f16_d64_m64n64_w4s1c1", 64),
-        (DeviceModel::H200, "fwd_wgmma_f16_d64_m128n128_w12s2c1_persistent", 128),
+        (DeviceModel::H200, "fwd_wgmma_f16_d64_m128n128_w12s3c1_persistent", 128),
     ] {
         // In bhsd and without a mask one device computes the heads of a group as one, in other tiles than ranks with some of
         // the rows: a row's bits do not depend on the rows beside it.

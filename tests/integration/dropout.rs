@@ -204,7 +204,7 @@ fn what_cannot_be_is_refused_by_name() {
         assert!(matches!(error, Error::Dropout { .. }) && error.to_string().contains("as well"), "{error}");
     }
     let attention = support::scheduled(Schedule::Deterministic);
-    let rows = RowSelection::Named("fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged".to_owned());
+    let rows = RowSelection::Named("fwd_wgmma_f16_d64_m128n128_w12s3c1_ragged".to_owned());
     let options = PlanOptions { rows, ..PlanOptions::new() };
     let error = attention.planner().plan(&with, &options).expect_err("it drops nothing");
     assert!(error.to_string().contains("dropout"), "{error}");

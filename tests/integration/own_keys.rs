@@ -97,7 +97,7 @@ fn with_own(
 fn own_keys_give_the_bits_of_all_keys_in_one_place() {
     let attention = simulator(DeviceModel::H200);
     for (row, dtype, [keys, first]) in [
-        ("fwd_wgmma_bf16_d128_m128n128_w12s2c1_persistent", Dtype::Bf16, [300, 128]),
+        ("fwd_wgmma_bf16_d128_m128n128_w12s3c1_persistent", Dtype::Bf16, [300, 128]),
         ("fwd_wgmma_f16_d128_m64n64_w12s4c1", Dtype::F16, [300, 192]),
         ("fwd_wgmma_f16_d64_m192n128_w16s2c1_persistent", Dtype::F16, [389, 0]),
         ("fwd_wgmma_bf16_d128_m128n128_w12s2c1_split", Dtype::Bf16, [300, 128]),
@@ -121,7 +121,7 @@ fn own_keys_give_the_bits_of_all_keys_in_one_place() {
 
 fn a_kernel_waits_for_the_heads_that_it_comes_to() {
     let attention = simulator(DeviceModel::H200);
-    let row = "fwd_wgmma_bf16_d128_m128n128_w12s2c1_persistent";
+    let row = "fwd_wgmma_bf16_d128_m128n128_w12s3c1_persistent";
     let problem = problem(Dtype::Bf16, [1, 4, 2, 172, 300, 128]).with_causal(true);
     let plan = plan(&attention, &problem, row);
     let tensors = qkv(&problem, InputKind::Random, 3);
@@ -147,7 +147,7 @@ fn what_no_kernel_takes_is_refused() {
     let problem = problem(Dtype::F16, [1, 4, 2, 172, 300, 128]).with_causal(true);
     let strides = [problem.strides(TensorRole::K), problem.strides(TensorRole::V)];
     let plan = |row: &str| plan(&attention, &problem, row);
-    let persistent = plan("fwd_wgmma_f16_d128_m128n128_w12s2c1_persistent");
+    let persistent = plan("fwd_wgmma_f16_d128_m128n128_w12s3c1_persistent");
     assert!(persistent.with_own_keys(128, strides).is_some());
     assert!(persistent.with_own_keys(64, strides).is_none(), "a block has keys of both");
     assert!(persistent.with_own_keys(256, strides).is_none(), "queries whose own keys are elsewhere");

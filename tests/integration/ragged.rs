@@ -218,7 +218,7 @@ fn ancestors(parents: &[Option<usize>], words: usize) -> Vec<u32> {
 fn a_chain_of_drafts_is_the_causal_mask() {
     for (model, plain) in [
         (DeviceModel::L4, "fwd_f16_d64_m64n64_w4s2c2_ragged"),
-        (DeviceModel::H200, "fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged"),
+        (DeviceModel::H200, "fwd_wgmma_f16_d64_m128n128_w12s3c1_ragged"),
     ] {
         let attention = simulator(model);
         for nodes in [1, 5, 33, 64, 70] {
@@ -337,7 +337,7 @@ fn trees_that_cannot_be_are_refused_by_name() {
 fn wrong_values_on_the_device_reach_nothing_outside() {
     for (model, entry) in [
         (DeviceModel::L4, "fwd_f16_d64_m64n64_w4s2c2_ragged"),
-        (DeviceModel::H200, "fwd_wgmma_f16_d64_m128n128_w12s2c1_ragged"),
+        (DeviceModel::H200, "fwd_wgmma_f16_d64_m128n128_w12s3c1_ragged"),
     ] {
         let attention = simulator(model);
         let pages = Pages { page: 16, pages: 9, table: BlockTable::Csr { entries: 11 } };

@@ -309,7 +309,7 @@ mod tests {
     use kernels_gpu::table::row_of;
 
     /// A row of the table with wgmma.
-    const WGMMA: &str = "fwd_wgmma_bf16_d128_m128n128_w12s2c1_persistent";
+    const WGMMA: &str = "fwd_wgmma_bf16_d128_m128n128_w12s3c1_persistent";
 
     fn of_table() -> Tables {
         Tables { rows: rows::of_table(), backward: rows::backward_of_table() }

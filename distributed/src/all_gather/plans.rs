@@ -61,7 +61,7 @@ mod tests {
     fn the_last_tiles_are_taken_in_the_order_that_leaves_least_idle() {
         let planner = Planner::of_table(&DeviceModel::H200.info());
         // One that has an order: kernels that split their keys have none.
-        let rows = RowSelection::Named("fwd_wgmma_bf16_d128_m128n128_w12s2c1_persistent".to_owned());
+        let rows = RowSelection::Named("fwd_wgmma_bf16_d128_m128n128_w12s3c1_persistent".to_owned());
         let options = ContextOptions { rows, ..ContextOptions::default() };
         let setup = Setup::new(&setup(16384, (1, 2)).problem, (1, 2), &options).expect("split");
         for groups in [head_groups(&setup), std::iter::once(0..8).collect()] {

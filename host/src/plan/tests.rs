@@ -25,7 +25,7 @@ pub(crate) const PERSISTENT: Row = Row { schedule: Schedule::Persistent, ..ROW }
 
 /// A row with wgmma, for tests to vary, and one that splits keys.
 pub(crate) const WGMMA: Row =
-    Row { schedule: Schedule::Grid, ..row_of("fwd_wgmma_f16_d128_m128n128_w12s2c1_persistent") };
+    Row { schedule: Schedule::Grid, ..row_of("fwd_wgmma_f16_d128_m128n128_w12s3c1_persistent") };
 pub(crate) const WGMMA_SPLIT: Row = Row { schedule: Schedule::Split, ..WGMMA };
 /// The same without.
 const WIDE: Row = Row { isa: Isa::Mma, block_n: 64, warps: 4, stages: 1, warp_rows: 32, ..WGMMA };
@@ -345,7 +345,7 @@ fn the_window_holds_k_and_v_or_what_fits() {
 
 /// The row with wgmma that is taken for large problems of head_dim 128.
 fn preferred() -> Row {
-    row_of("fwd_wgmma_f16_d128_m128n128_w12s2c1_persistent")
+    row_of("fwd_wgmma_f16_d128_m128n128_w12s3c1_persistent")
 }
 
 /// The kernel and the reasons for a problem of head_dim 128.

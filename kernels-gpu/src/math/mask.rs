@@ -130,22 +130,38 @@ impl<W: WarpTile> RowLimits<W> {
         }
     }
 
-    /// The same by a bit for each of a lane's keys: a third of the instructions, and more registers.
+    /// A bit for each key of the lane's rows that the row sees, in a fragment whose columns start at `first_key`: a third of the instructions
+    /// of [`Self::apply`], and worked out before there are scores.
     #[inline(always)]
-    pub fn apply_by_bits(&self, begins: &RowBegins<W>, s: &mut W::S<[f32; 4]>, first_key: u32, lane: u32) {
+    pub fn seen(&self, begins: &RowBegins<W>, first_key: u32, lane: u32) -> SeenKeys<W> {
+        const { assert!(<W::S<[f32; 4]> as Tiles<[f32; 4]>>::N <= TILES_OF_WORD, "a word a row") }
+        let before = |key: u32| bits_before(key.wrapping_sub(first_key + lane % 4 * 2) as i32);
+        SeenKeys(Tiles::from_fn(|m, half| {
+            let begin = before(begins.begin.row(m)[half]) & !before(begins.sink_tokens);
+            before(self.of(m, half)) & !begin
+        }))
+    }
+}
+
+/// A bit for each of a lane's keys that a row sees.
+#[derive(Debug)]
+pub struct SeenKeys<W: WarpTile>(W::Rows<u32>);
+
+impl<W: WarpTile> SeenKeys<W> {
+    /// All keys.
+    #[inline(always)]
+    pub fn all() -> Self {
+        Self(Tiles::splat(u32::MAX))
+    }
+
+    /// Sets the scores of all other keys to −∞.
+    #[inline(always)]
+    pub fn hide_others(&self, s: &mut W::S<[f32; 4]>) {
         for m in 0..W::M {
-            for (tiles, word) in s.row_mut(m).chunks_mut(TILES_OF_WORD).zip(0..) {
-                let first = first_key + lane % 4 * 2 + word * TILES_OF_WORD as u32 * 8;
-                let before = |key: u32| bits_before(key.wrapping_sub(first) as i32);
-                let seen = [0, 1].map(|half| {
-                    let begin = before(begins.begin.row(m)[half]) & !before(begins.sink_tokens);
-                    before(self.of(m, half)) & !begin
-                });
-                for (n, tile) in tiles.iter_mut().enumerate() {
-                    for (i, score) in tile.iter_mut().enumerate() {
-                        if seen[i / 2] & 1 << (n * 2 + i % 2) == 0 {
-                            *score = f32::NEG_INFINITY;
-                        }
+            for (n, tile) in s.row_mut(m).iter_mut().enumerate() {
+                for (i, score) in tile.iter_mut().enumerate() {
+                    if self.0.row(m)[i / 2] & 1 << (n * 2 + i % 2) == 0 {
+                        *score = f32::NEG_INFINITY;
                     }
                 }
             }

@@ -23,6 +23,8 @@ pub trait WgmmaConfig: Config<Warp: WgmmaTile> {
     const CONSUMERS: u32 = geometry::consumer_warpgroups(&Self::ROW);
     /// Warps that copy, the first of the producer's warpgroup: one, or in kernels for ragged batches one for Q and K and one for V.
     const COPIERS: u32 = if Self::RAGGED { 2 } else { 1 };
+    /// Whether each lane that copies reads what it needs of a tile itself, and no shuffle waits behind those of the consumers.
+    const LANES_READ: bool = Self::ROW.score.is_plain();
     /// Warps of the producer's warpgroup that look for NaN and infinities in V.
     const SCRUBBERS: u32 = geometry::PRODUCER_WARPS - Self::COPIERS;
     /// Threads of all consumers.
@@ -31,6 +33,8 @@ pub trait WgmmaConfig: Config<Warp: WgmmaTile> {
     const KEY_GROUPS: u32 = geometry::warps_n(&Self::ROW);
     /// How many consumers share query rows and keys, each with a slice of the values; the first has the scores. As many as K has parts.
     const VALUE_GROUPS: u32 = geometry::value_groups(&Self::ROW);
+    /// Whether the next tile begins with this one's last product.
+    const TILES_OVERLAP: bool = geometry::tiles_overlap(&Self::ROW);
     /// Whether consumers issue their products in ping-pong order: all have as many of them.
     const PING_PONG: bool = Self::CONSUMERS > 1 && Self::KEY_GROUPS == 1 && Self::VALUE_GROUPS == 1;
 }

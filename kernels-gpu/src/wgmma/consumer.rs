@@ -8,7 +8,7 @@ use super::config::{CONSUMERS_BARRIER, WARPGROUP, WgmmaConfig};
 use super::gemm::WgmmaTile;
 use super::k_loop::{Fragments, KLoop};
 use super::pipeline::{Consumer, consumer_again, position_again};
-use super::ring::{Ring, TILES_AHEAD};
+use super::ring::TILES_AHEAD;
 use super::scores::{Always, AsNeeded, Masking, Never, NeverShort, Rescaling};
 use super::work_tile::{NO_MORE, Tile};
 use crate::dropped::scale_kept;
@@ -189,7 +189,8 @@ impl Consumer<'_> {
         // SAFETY: the caller's.
         unsafe {
             if !is_partial::<C>(params) {
-                let Tile { work, .. } = Tile::read::<C>(params, C::LAYOUT.tile_slot(k_loop.tile.buffer));
+                let Tile { work, .. } =
+                    Tile::read::<C>(params, C::LAYOUT.tile_slot(Self::tile::<C>(self.tiles_told - 1).buffer));
                 let queries = QueryRows::new(params, &work, C::BLOCK);
                 store_lse(&queries, &k_loop.softmax, position, self.scale_log2::<C>());
                 take_in_sinks(&queries, &mut k_loop.softmax, position, self.scale_log2::<C>());
@@ -198,14 +199,14 @@ impl Consumer<'_> {
         }
     }
 
-    /// Writes the consumer's rows of a tile, and is done with it; row_sum is reduced.
+    /// Writes the consumer's rows of a tile, the one after `tile` others, and is done with it; row_sum is reduced.
     ///
     /// # Safety
     /// All lanes take part, once a tile; its slot is written and not released yet, and O and LSE are writable.
     #[inline(always)]
     unsafe fn store<C: WgmmaConfig>(
         &self,
-        tile: Ring,
+        tile: u32,
         mut softmax: OnlineSoftmax<C::Warp>,
         mut acc_o: <C::Warp as WarpTile>::O,
     ) {
@@ -214,6 +215,7 @@ impl Consumer<'_> {
         // SAFETY: the caller's; the tile's slot is written, and read before it is released.
         unsafe {
             let slice = if C::VALUE_GROUPS > 1 { consumer_again() } else { 0 };
+            let tile = Self::tile::<C>(tile);
             let slot = C::LAYOUT.tile_slot(tile.buffer);
             let Tile { work, blocks } = Tile::read_slice::<C>(params, slot, slice);
             let found = ld_shared(C::LAYOUT.found(tile.buffer, slice)) != 0;
@@ -276,16 +278,16 @@ impl Consumer<'_> {
     unsafe fn next_k_loop<C: WgmmaConfig>(&mut self) -> Option<KLoop<C>> {
         let params = self.params;
         loop {
-            let tile = self.tiles;
             // SAFETY: the slot is written before its barrier says so.
             let Tile { work, blocks } = unsafe {
+                let tile = Self::tile::<C>(self.tiles_told);
                 tile.wait_full();
                 Tile::read::<C>(params, C::LAYOUT.tile_slot(tile.buffer))
             };
             if work.batch == NO_MORE {
                 return None;
             }
-            self.tiles.advance(TILES_AHEAD);
+            self.tiles_told += 1;
             if C::RAGGED || !blocks.is_empty() {
                 let Position { warp_row, warp_n, lane } = position_again::<C>();
                 let (mask, first_row) = (MaskParams::of(params), work.first_row + warp_row + lane / 4);
@@ -295,11 +297,11 @@ impl Consumer<'_> {
                 // Wraps below the first block where a tile has fewer blocks than there are key groups.
                 let block = (blocks.end - 1).wrapping_sub(warp_n);
                 let softmax = OnlineSoftmax::EMPTY;
-                return Some(KLoop { tile, blocks, block, limits, softmax, score_rows });
+                return Some(KLoop { blocks, block, limits, softmax, score_rows });
             }
             if position_again::<C>().warp_n == 0 {
                 // SAFETY: the caller's.
-                unsafe { self.store::<C>(tile, OnlineSoftmax::EMPTY, C::Warp::NO_O) }
+                unsafe { self.store::<C>(self.tiles_told - 1, OnlineSoftmax::EMPTY, C::Warp::NO_O) }
             }
         }
     }
@@ -327,7 +329,7 @@ impl Consumer<'_> {
             let buffer = (C::LAYOUT.k(0), C::MERGE);
             merge_warps(&mut k_loop.softmax, acc_o, buffer, position, scale_log2, sync);
             if position.warp_n == 0 {
-                self.store::<C>(k_loop.tile, k_loop.softmax, fragments.acc_o);
+                self.store::<C>(self.tiles_told - 1, k_loop.softmax, fragments.acc_o);
             }
         }
     }
@@ -355,7 +357,7 @@ impl Consumer<'_> {
                 k_loop.block -= 1;
             }
             self.hear_rows::<C>(&mut k_loop.softmax);
-            self.store::<C>(k_loop.tile, k_loop.softmax, fragments.acc_o);
+            self.store::<C>(self.tiles_told - 1, k_loop.softmax, fragments.acc_o);
         }
     }
 
@@ -365,7 +367,6 @@ impl Consumer<'_> {
     /// As for [`super::forward::forward_wgmma`], by all threads of the warpgroup.
     #[inline(always)]
     unsafe fn run<C: WgmmaConfig>(&mut self) {
-        let buffers = C::LAYOUT.q_buffers();
         let mut fragments = Fragments::<C::Warp>::empty();
         // SAFETY: the caller's.
         unsafe {
@@ -376,22 +377,23 @@ impl Consumer<'_> {
                 self.first_step::<C>(&mut fragments, &mut k_loop);
                 loop {
                     self.steps::<C>(&mut fragments, &mut k_loop);
-                    self.q.advance(buffers);
-                    if buffers == 1 {
+                    if !C::TILES_OVERLAP {
                         break;
                     }
                     let Some(mut after) = self.next_k_loop::<C>() else { break };
                     // The next tile's first step goes with this one's last product.
                     self.wait_q::<C>(&mut fragments.q);
                     let before = (k_loop.block, k_loop.blocks);
-                    if C::RAGGED {
-                        // A branch while products are on their way would serialise them.
+                    if !C::RAGGED {
+                        self.step::<C, AsNeeded>(&mut fragments, &mut after, before);
+                    } else if after.is_partial() {
+                        // The branch stands here, as one while products are on their way would serialise them. With dropout both ways spill.
                         self.step::<C, Always>(&mut fragments, &mut after, before);
                     } else {
-                        self.step::<C, AsNeeded>(&mut fragments, &mut after, before);
+                        self.step::<C, Never>(&mut fragments, &mut after, before);
                     }
                     k_loop.softmax.reduce_sum();
-                    self.store::<C>(k_loop.tile, k_loop.softmax, fragments.acc_o);
+                    self.store::<C>(self.tiles_told - 2, k_loop.softmax, fragments.acc_o);
                     fragments.acc_o = C::Warp::NO_O;
                     fragments.pack::<C::Element>();
                     k_loop = after;
@@ -401,9 +403,9 @@ impl Consumer<'_> {
                 if C::VALUE_GROUPS > 1 {
                     self.close_rows::<C>(&mut k_loop);
                 }
-                self.store::<C>(k_loop.tile, k_loop.softmax, fragments.acc_o);
+                self.store::<C>(self.tiles_told - 1, k_loop.softmax, fragments.acc_o);
                 // Several tiles would serialise the products of several consumers of the same rows (C7520 of ptxas).
-                if buffers > 1 || C::VALUE_GROUPS > 1 {
+                if C::TILES_OVERLAP || C::VALUE_GROUPS > 1 {
                     break;
                 }
                 fragments.acc_o = C::Warp::NO_O;

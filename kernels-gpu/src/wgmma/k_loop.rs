@@ -1,7 +1,6 @@
 //! What a consumer holds of a work tile: fragments, and how far its loop over the keys has come.
 
 use super::gemm::{WgmmaTile, pack};
-use super::ring::Ring;
 use crate::config::Config;
 use crate::element::Element;
 use crate::math::mask::RowLimits;
@@ -36,8 +35,6 @@ impl<W: WgmmaTile> Fragments<W> {
 
 /// A tile's loop over the blocks of keys.
 pub(super) struct KLoop<C: Config> {
-    /// The tile's place among those that the producer has published.
-    pub(super) tile: Ring,
     pub(super) blocks: KeyBlocks,
     /// The block that S was computed of last; the first one is the last of the keys.
     pub(super) block: u32,

@@ -3,7 +3,7 @@
 use super::config::{FIRST_PING_PONG_BARRIER, WARPGROUP, WgmmaConfig};
 use super::gemm::{issue_output, issue_scores};
 use super::k_loop::Fragments;
-use super::ring::Ring;
+use super::ring::{Ring, TILES_AHEAD};
 use crate::params::ForwardParams;
 use crate::ptx::ldmatrix::ldmatrix_x4;
 use crate::ptx::mbarrier::{mbarrier_arrive_if, mbarrier_wait};
@@ -45,9 +45,8 @@ pub(super) fn lane_again() -> u32 {
 /// What a thread of a consumer warpgroup holds beside its fragments.
 pub(super) struct Consumer<'a> {
     pub(super) params: &'a ForwardParams,
-    /// The tile that comes next.
-    pub(super) tiles: Ring,
-    pub(super) q: Ring,
+    /// Tiles that it has been told of. Which buffers they and their Q are in follows from that, as registers are short.
+    pub(super) tiles_told: u32,
     pub(super) k: Ring,
     pub(super) v: Ring,
     /// What the consumer with the scores tells those with the other slices.
@@ -65,14 +64,25 @@ impl<'a> Consumer<'a> {
     pub(super) fn new<C: WgmmaConfig>(params: &'a ForwardParams) -> Self {
         Self {
             params,
-            tiles: C::LAYOUT.tile_ring(),
-            q: C::LAYOUT.q_ring(),
+            tiles_told: 0,
             k: C::LAYOUT.k_ring(),
             v: C::LAYOUT.v_ring(),
             weights: C::LAYOUT.weights_ring(),
             scrubbing: 0,
             turn: if C::PING_PONG { FIRST_PING_PONG_BARRIER + consumer_again() } else { 0 },
         }
+    }
+
+    /// The place of the tile after `told` others.
+    #[inline(always)]
+    pub(super) fn tile<C: WgmmaConfig>(told: u32) -> Ring {
+        C::LAYOUT.tile_ring().at(told, TILES_AHEAD)
+    }
+
+    /// That of Q of the tile that it has been told of last.
+    #[inline(always)]
+    fn q<C: WgmmaConfig>(&self) -> Ring {
+        C::LAYOUT.q_ring().at(self.tiles_told - 1, C::LAYOUT.q_buffers())
     }
 
     /// Waits until this consumer may issue its products.
@@ -113,7 +123,7 @@ impl<'a> Consumer<'a> {
         q_fragment: &<C::Warp as WarpTile>::Q,
     ) {
         let rows = descriptor::row_step::<C::Q>(4 * (consumer_again() % (C::Q::ROWS / 64)));
-        let mut q_smem = C::LAYOUT.q(self.q.buffer) + rows;
+        let mut q_smem = C::LAYOUT.q(self.q::<C>().buffer) + rows;
         let mut k_smem = C::LAYOUT.k(self.k.buffer);
         if C::VALUE_GROUPS > 1 {
             // As if they were new to ptxas: descriptors of all steps, kept from block to block, spill.
@@ -152,7 +162,7 @@ impl<'a> Consumer<'a> {
     #[inline(always)]
     pub(super) unsafe fn wait_q<C: WgmmaConfig>(&self, fragment: &mut <C::Warp as WarpTile>::Q) {
         // SAFETY: the barrier is initialised.
-        unsafe { self.q.wait_full() }
+        unsafe { self.q::<C>().wait_full() }
         if !C::Q_IN_REGISTERS {
             return;
         }
@@ -161,7 +171,7 @@ impl<'a> Consumer<'a> {
         let (source_row, chunk) = ldmatrix_a_source(lane);
         let offset = swizzle.offset(warp_row + source_row, chunk);
         let steps = C::Q::COLUMN_WIDTH / 16;
-        let q = C::LAYOUT.q(self.q.buffer);
+        let q = C::LAYOUT.q(self.q::<C>().buffer);
         // SAFETY: Q has landed.
         unsafe {
             for (step, operand) in (0..C::Q::STEPS).zip(fragment.row_mut(0)) {
@@ -170,7 +180,7 @@ impl<'a> Consumer<'a> {
             }
             // Every lane has read; one says so.
             sync_warp();
-            self.q.release(C::LAYOUT.q_buffers(), lane);
+            self.q::<C>().release(C::LAYOUT.q_buffers(), lane);
         }
     }
 
@@ -182,7 +192,9 @@ impl<'a> Consumer<'a> {
     pub(super) unsafe fn release_q<C: WgmmaConfig>(&self, is_last: bool) {
         if !C::Q_IN_REGISTERS {
             // SAFETY: the caller's.
-            unsafe { mbarrier_arrive_if(self.q.empty(C::LAYOUT.q_buffers()), is_last && lane_again() == 0) }
+            unsafe {
+                mbarrier_arrive_if(self.q::<C>().empty(C::LAYOUT.q_buffers()), is_last && lane_again() == 0)
+            }
         }
     }
 

@@ -142,7 +142,11 @@ impl<'a> Producer<'a> {
             let mut page = self.page_of::<C>(&tile.work, tile.blocks.block(block - 1));
             while block > tile.blocks.first {
                 // Read anew, as registers are short.
-                tile = Tile::read::<C>(self.params, slot);
+                tile = if C::LANES_READ {
+                    Tile::read_by_lane::<C>(self.params, slot)
+                } else {
+                    Tile::read::<C>(self.params, slot)
+                };
                 let Tile { work, blocks } = &tile;
                 if block == (blocks.first + C::LAYOUT.kv_buffers()).min(blocks.end) {
                     drawn = draw();
@@ -205,8 +209,8 @@ impl<'a> Producer<'a> {
     unsafe fn publish<C: WgmmaConfig>(&mut self, tile: &Tile<'_>) {
         // SAFETY: the slot is free when it is written.
         unsafe {
+            self.tiles.wait_empty(TILES_AHEAD);
             if lane::<C>() == 0 {
-                self.tiles.wait_empty(TILES_AHEAD);
                 tile.write::<C>(C::LAYOUT.tile_slot(self.tiles.buffer));
                 for slice in 0..C::VALUE_GROUPS {
                     st_shared(C::LAYOUT.found(self.tiles.buffer, slice), 0);
@@ -236,8 +240,8 @@ impl<'a> Producer<'a> {
         let is_packed = C::RAGGED && self.params.ragged.cu_seqlens_q != 0;
         // SAFETY: the caller's; the barrier expects just what is copied.
         unsafe {
+            self.q.wait_empty(buffers);
             if lane::<C>() == 0 {
-                self.q.wait_empty(buffers);
                 mbarrier_arrive_expect_tx(self.q.full(), rows * C::Q::ROW_BYTES);
                 for column in 0..C::Q::COLUMNS {
                     let query = work.sequence.q_start + query;
@@ -267,13 +271,13 @@ impl<'a> Producer<'a> {
     ) {
         // SAFETY: the caller's.
         unsafe {
+            // By all lanes: one alone polls several times where a whole warp sleeps.
+            ring.wait_empty(C::LAYOUT.kv_buffers());
             if lane::<C>() == 0 {
-                ring.wait_empty(C::LAYOUT.kv_buffers());
                 mbarrier_arrive_expect_tx(ring.full(), columns * S::COLUMN_BYTES);
             }
             let mut row = 0;
             if C::RAGGED {
-                // Lane 0 has seen that the buffer is free.
                 sync_warp();
                 row = self.first_row_of_lane::<C>();
                 if row >= S::ROWS {

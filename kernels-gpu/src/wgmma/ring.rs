@@ -28,6 +28,12 @@ impl Ring {
         Self { barriers, buffer: 0, round: 0 }
     }
 
+    /// At the buffer that is filled after `filled` others.
+    #[inline(always)]
+    pub(super) fn at(self, filled: u32, buffers: u32) -> Self {
+        Self { buffer: filled % buffers, round: filled / buffers % 2, ..self }
+    }
+
     /// Bytes of the barriers of `buffers` buffers.
     const fn bytes(buffers: u32) -> u32 {
         2 * buffers * BARRIER_BYTES

@@ -6,8 +6,9 @@ use super::pipeline::{Consumer, lane_again};
 use super::work_tile::Tile;
 use crate::config::Config;
 use crate::dropped::KeptByRow;
+use crate::math::mask::SeenKeys;
 use crate::math::softmax::{AsIs, LAZY_RESCALE_AT, OnlineSoftmax, Reading};
-use crate::ptx::thread_idx_x_again;
+use crate::ptx::{opaque, thread_idx_x_again};
 use crate::score::{Score, ShortWay};
 use crate::score_fragment::{Products, before_all, hide_all, load_pairs, score_all, score_pairs};
 use crate::shape::Shape;
@@ -101,12 +102,19 @@ pub(super) struct Ahead<W: WarpTile> {
     loaded: W::S<[u32; 2]>,
     /// Which weights dropout keeps.
     kept: KeptByRow,
+    /// Which keys the mask of a ragged batch shows.
+    seen: SeenKeys<W>,
 }
 
 /// The first key of the k-loop's current block, where the score asks for it.
 #[inline(always)]
 fn first_key_of_scores<C: WgmmaConfig>(k_loop: &KLoop<C>) -> u32 {
-    if C::Score::OF_KEYS | C::Score::DROPS { k_loop.blocks.block(k_loop.block) * C::K::ROWS } else { 0 }
+    if C::Score::OF_KEYS { k_loop.blocks.block(k_loop.block) * C::K::ROWS } else { 0 }
+}
+
+/// Whether a bit for each key that the mask shows is kept in registers while products are on their way.
+const fn has_room_for_seen<C: WgmmaConfig>() -> bool {
+    !C::Score::DROPS && C::VALUE_GROUPS == 1
 }
 
 /// The warp's first row in the block, and the lane. Not by `position_again`: shuffles while products are on their way serialise them.
@@ -171,12 +179,27 @@ impl Consumer<'_> {
         if M::applies(|| k_loop.is_partial()) {
             if C::RAGGED {
                 // SAFETY: the caller's.
-                unsafe { self.hide_ragged::<C>(s, k_loop) }
+                unsafe {
+                    if has_room_for_seen::<C>() {
+                        ahead.seen.hide_others(s);
+                    } else {
+                        self.seen_keys::<C>(k_loop).hide_others(s);
+                    }
+                    if C::Score::HIDES {
+                        self.hide_by_score::<C>(s, k_loop);
+                    }
+                }
             } else {
                 k_loop.limits.apply(None, s, k_loop.block * C::K::ROWS, lane_again());
             }
         }
         exponentials::<C, _>(&mut k_loop.softmax, s, &AsIs, scale_log2)
+    }
+
+    /// Where what the producer says of the tile stands. Found anew in each step, or ptxas keeps it in a register that then spills.
+    #[inline(always)]
+    fn tile_slot<C: WgmmaConfig>(&self) -> u32 {
+        C::LAYOUT.tile_slot(Self::tile::<C>(opaque(self.tiles_told) - 1).buffer)
     }
 
     /// What is worked out of the k-loop's current block before its products have come.
@@ -185,15 +208,20 @@ impl Consumer<'_> {
     /// While the tile's slot is written, and no products are on their way.
     #[inline(always)]
     pub(super) unsafe fn ahead<C: WgmmaConfig, M: Masking>(&self, k_loop: &KLoop<C>) -> Ahead<C::Warp> {
-        let mut ahead = Ahead { loaded: Tiles::splat([0; 2]), kept: KeptByRow::default() };
+        let mut ahead =
+            Ahead { loaded: Tiles::splat([0; 2]), kept: KeptByRow::default(), seen: SeenKeys::all() };
+        if C::RAGGED && has_room_for_seen::<C>() && M::applies(|| k_loop.is_partial()) {
+            // SAFETY: the caller's.
+            ahead.seen = unsafe { self.seen_keys::<C>(k_loop) };
+        }
         if C::Score::DROPS {
-            // The rows anew, as those kept through the main loop spill.
+            // The rows and the first key anew, as what is kept of them through the main loop spills.
             let (warp_row, lane) = warp_row_and_lane::<C>();
             // SAFETY: the caller's.
-            let Tile { work, .. } =
-                unsafe { Tile::read_by_lane::<C>(self.params, C::LAYOUT.tile_slot(k_loop.tile.buffer)) };
+            let Tile { work, blocks } =
+                unsafe { Tile::read_by_lane::<C>(self.params, self.tile_slot::<C>()) };
             let rows = score_rows::<C>(self.params, &work, work.first_row + warp_row + lane / 4);
-            let first_key = first_key_of_scores(k_loop);
+            let first_key = blocks.block(k_loop.block) * C::K::ROWS;
             ahead.kept = KeptByRow::new::<C::Warp, C::Score>(self.params, &rows, first_key, lane);
         }
         if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Pairs) {
@@ -203,13 +231,31 @@ impl Consumer<'_> {
         ahead
     }
 
-    /// Hides what the mask and the score hide of a block of a ragged batch. What is known of the rows is worked out anew from the tile's
-    /// slot: few blocks are seen only in part, and registers are short in all others.
+    /// Which keys of a block of a ragged batch the mask shows. What is known of the rows is worked out anew from the tile's slot: few blocks are
+    /// seen only in part, and registers are short in all others.
     ///
     /// # Safety
     /// All lanes take part, while the tile's slot is written.
     #[inline(always)]
-    unsafe fn hide_ragged<C: WgmmaConfig>(
+    unsafe fn seen_keys<C: WgmmaConfig>(&self, k_loop: &KLoop<C>) -> SeenKeys<C::Warp> {
+        let (warp_row, lane) = warp_row_and_lane::<C>();
+        // SAFETY: the caller's.
+        unsafe {
+            let slot = self.tile_slot::<C>();
+            let Tile { work, blocks } = Tile::read_by_lane::<C>(self.params, slot);
+            let first_key = blocks.block(k_loop.block) * C::K::ROWS;
+            let first_row = work.first_row + warp_row + lane / 4;
+            let (limits, begins) = intervals_of_rows::<C>(self.params, &work, first_row);
+            limits.seen(&begins, first_key, lane)
+        }
+    }
+
+    /// Hides what the score hides of a block of a ragged batch, its rows worked out anew, too.
+    ///
+    /// # Safety
+    /// All lanes take part, while the tile's slot is written.
+    #[inline(always)]
+    unsafe fn hide_by_score<C: WgmmaConfig>(
         &self,
         s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
         k_loop: &KLoop<C>,
@@ -217,16 +263,11 @@ impl Consumer<'_> {
         let (warp_row, lane) = warp_row_and_lane::<C>();
         // SAFETY: the caller's.
         unsafe {
-            let slot = C::LAYOUT.tile_slot(k_loop.tile.buffer);
+            let slot = self.tile_slot::<C>();
             let Tile { work, blocks } = Tile::read_by_lane::<C>(self.params, slot);
             let first_key = blocks.block(k_loop.block) * C::K::ROWS;
-            let first_row = work.first_row + warp_row + lane / 4;
-            let (limits, begins) = intervals_of_rows::<C>(self.params, &work, first_row);
-            limits.apply_by_bits(&begins, s, first_key, lane);
-            if C::Score::HIDES {
-                let rows = score_rows::<C>(self.params, &work, first_row);
-                hide_all::<C::Warp, _>(C::Score::new(self.params), s, &rows, first_key, lane);
-            }
+            let rows = score_rows::<C>(self.params, &work, work.first_row + warp_row + lane / 4);
+            hide_all::<C::Warp, _>(C::Score::new(self.params), s, &rows, first_key, lane);
         }
     }
 }
