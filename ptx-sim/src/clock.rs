@@ -3,7 +3,7 @@
 //!
 //! Further clocks say what of it the other proxies have seen: generic writes reach them through a proxy fence only (PTX ISA §8.6).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::op::Proxy;
@@ -45,8 +45,8 @@ impl Seen {
     }
 }
 
-/// What has been seen of the agents of other clusters, by cluster.
-type Others = BTreeMap<u32, Arc<Vec<Seen>>>;
+/// What has been seen of the agents of other clusters, in the order of the clusters' numbers.
+type Others = Vec<(u32, Arc<Vec<Seen>>)>;
 
 /// What has been seen of the agents of the own cluster, and of those of others, before a proxy fence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -323,13 +323,20 @@ fn join_fenced(mine: &mut Option<Arc<[Fenced; Proxy::COUNT]>>, theirs: &Option<A
 }
 
 fn covers_in(others: &Option<Arc<Others>>, group: u32, agent: Agent, time: u32, lanes: u32) -> bool {
-    let seen = others.as_ref().and_then(|o| o.get(&group)?.get(usize::from(agent)));
+    let seen = list_of(others, group).and_then(|list| list.get(usize::from(agent)));
     seen.is_some_and(|s| s.covers(time, lanes))
+}
+
+/// What has been seen of one cluster's agents.
+fn list_of(others: &Option<Arc<Others>>, group: u32) -> Option<&Arc<Vec<Seen>>> {
+    let others = others.as_ref()?;
+    let at = others.binary_search_by_key(&group, |(group, _)| *group).ok()?;
+    Some(&others[at].1)
 }
 
 /// Sees what other clusters have seen of the own one: one warp's write may come to another warp of its CTA through another CTA.
 fn join_own(to: &mut Vec<Seen>, others: &Option<Arc<Others>>, own: u32) {
-    if let Some(list) = others.as_ref().and_then(|o| o.get(&own)) {
+    if let Some(list) = list_of(others, own) {
         join(to, list);
     }
 }
@@ -338,12 +345,14 @@ fn see_other(others: &mut Option<Arc<Others>>, group: u32, seen: &[Seen]) {
     if seen.is_empty() {
         return;
     }
-    let known = others.as_ref().and_then(|others| others.get(&group));
-    if known.is_some_and(|list| has(list, seen)) {
+    if list_of(others, group).is_some_and(|list| has(list, seen)) {
         return;
     }
-    let list = Arc::make_mut(others.get_or_insert_default()).entry(group).or_default();
-    join(Arc::make_mut(list), seen);
+    let others = Arc::make_mut(others.get_or_insert_default());
+    match others.binary_search_by_key(&group, |(group, _)| *group) {
+        Ok(at) => join(Arc::make_mut(&mut others[at].1), seen),
+        Err(at) => others.insert(at, (group, Arc::new(seen.to_vec()))),
+    }
 }
 
 fn join_others(to: &mut Option<Arc<Others>>, from: &Option<Arc<Others>>) {
@@ -355,23 +364,40 @@ fn join_others(to: &mut Option<Arc<Others>>, from: &Option<Arc<Others>>) {
     if Arc::ptr_eq(mine, from) {
         return;
     }
-    // What is shared is copied when it changes: mostly nothing does.
-    let is_known =
-        |list: &Arc<Vec<Seen>>, theirs: &Arc<Vec<Seen>>| Arc::ptr_eq(list, theirs) || has(list, theirs);
-    let is_new = |(group, theirs)| mine.get(group).is_none_or(|list| !is_known(list, theirs));
-    if !from.iter().any(is_new) {
+    // What is shared is copied when it changes: mostly nothing does, and lists that are equal become one, which the next join sees by the
+    // pointer.
+    let has_all_of_from = has_all(mine, from);
+    if has_all_of_from && mine.len() > from.len() {
+        return;
+    }
+    if has_all(from, mine) {
+        mine.clone_from(from);
+        return;
+    }
+    if has_all_of_from {
         return;
     }
     let mine = Arc::make_mut(mine);
     for (group, theirs) in from.iter() {
-        match mine.get_mut(group) {
-            None => {
-                mine.insert(*group, theirs.clone());
-            }
-            Some(list) if is_known(list, theirs) => {}
-            Some(list) => join(Arc::make_mut(list), theirs),
+        match mine.binary_search_by_key(group, |(group, _)| *group) {
+            Err(at) => mine.insert(at, (*group, theirs.clone())),
+            Ok(at) if is_known(&mine[at].1, theirs) => {}
+            Ok(at) => join(Arc::make_mut(&mut mine[at].1), theirs),
         }
     }
+}
+
+/// Whether joining another's clusters would change nothing.
+fn has_all(of: &Others, other: &Others) -> bool {
+    let mut rest = of.iter();
+    other.iter().all(|(group, theirs)| {
+        let next = rest.find(|(number, _)| number >= group);
+        next.is_some_and(|(number, list)| number == group && is_known(list, theirs))
+    })
+}
+
+fn is_known(list: &Arc<Vec<Seen>>, theirs: &Arc<Vec<Seen>>) -> bool {
+    Arc::ptr_eq(list, theirs) || has(list, theirs)
 }
 
 fn entry(list: &mut Vec<Seen>, agent: Agent) -> &mut Seen {
@@ -506,6 +532,34 @@ mod tests {
         let mut acquired = Clock::default();
         acquired.acquire(0, &released);
         assert!(acquired.covers(0, 4, 1) && acquired.nearly_covers(0, 0, 0, 4, 1));
+    }
+
+    #[test]
+    fn whoever_joins_has_what_either_had_of_every_cluster() {
+        let others = |of: &[(u32, u32)]| {
+            let mut others = None;
+            for &(group, whole) in of {
+                see_other(&mut others, group, &[Seen { whole, ..Seen::default() }]);
+            }
+            others
+        };
+        for (mine, theirs, both) in [
+            (&[(3, 1), (1, 5)][..], &[(2, 4)][..], &[(1, 5), (2, 4), (3, 1)][..]),
+            (&[(1, 5), (3, 1)], &[(1, 4), (3, 2)], &[(1, 5), (3, 2)]),
+            (&[(1, 5), (3, 1)], &[(1, 5), (3, 1)], &[(1, 5), (3, 1)]),
+            (&[(1, 5), (3, 1)], &[(3, 1)], &[(1, 5), (3, 1)]),
+            (&[(3, 1)], &[(1, 5), (3, 2)], &[(1, 5), (3, 2)]),
+        ] {
+            let mut joined = others(mine);
+            join_others(&mut joined, &others(theirs));
+            assert_eq!(joined, others(both), "{mine:?} and {theirs:?}");
+            for &(group, whole) in both {
+                assert!(
+                    covers_in(&joined, group, 0, whole, 1) && !covers_in(&joined, group, 0, whole + 1, 1)
+                );
+            }
+            assert!(!covers_in(&joined, 4, 0, 1, 1));
+        }
     }
 
     #[test]

@@ -372,21 +372,27 @@ impl<'l> Launch<'l> {
         local_base: u64,
     ) {
         for constant in &program.constants {
-            for lane in 0..LANES {
-                let value = match constant.value {
-                    Constant::Bits(bits) => bits,
-                    Constant::Special(special) => self.special(special, cta, warp, lane as u32),
-                    Constant::Variable(index, offset) => {
-                        self.variables[index as usize].wrapping_add_signed(offset)
+            let of_all_lanes = match constant.value {
+                Constant::Special(special) => {
+                    for lane in 0..LANES {
+                        let value = self.special(special, cta, warp, lane as u32);
+                        match constant.bank {
+                            Bank::Pred => {
+                                regs.set_pred(constant.slot, 1 << lane, (value as u32 & 1) << lane);
+                            }
+                            bank => regs.set_bits(bank, constant.slot, lane, value),
+                        }
                     }
-                    Constant::Local(at, offset) => (local_base + u64::from(at)).wrapping_add_signed(offset),
-                    Constant::Function(index) => CODE_WINDOW + 16 * u64::from(index),
-                };
-                match constant.bank {
-                    Bank::Pred => regs.set_pred(constant.slot, 1 << lane, (value as u32 & 1) << lane),
-                    bank => regs.set_bits(bank, constant.slot, lane, value),
+                    continue;
                 }
-            }
+                Constant::Bits(bits) => bits,
+                Constant::Variable(index, offset) => {
+                    self.variables[index as usize].wrapping_add_signed(offset)
+                }
+                Constant::Local(at, offset) => (local_base + u64::from(at)).wrapping_add_signed(offset),
+                Constant::Function(index) => CODE_WINDOW + 16 * u64::from(index),
+            };
+            regs.fill(constant.bank, constant.slot, of_all_lanes);
         }
     }
 

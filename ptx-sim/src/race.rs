@@ -100,11 +100,30 @@ struct Met {
 struct Others {
     entries: Vec<Entry>,
     keys: Vec<u32>,
+    /// Where there are many, a bit that is 0 tells that no access has a key; those of accesses that were dropped may still be 1.
+    filter: Vec<u64>,
+    dropped: u32,
+}
+
+/// Accesses of a block from which on keys are filtered, and the words of the filter.
+const FILTERED: usize = 16;
+const FILTER_WORDS: usize = 16;
+/// Accesses that are dropped before the filter is made anew.
+const STALE: u32 = 64;
+
+/// The word and the bit of a key in the filter.
+fn filter_bit(key: u32) -> (usize, u64) {
+    let hash = key.wrapping_mul(0x85eb_ca6b) >> 22;
+    (hash as usize / 64, 1 << (hash % 64))
 }
 
 impl Others {
     /// The first access of a key at or behind `from`.
     fn position(&self, key: u32, from: usize) -> Option<usize> {
+        let (word, bit) = filter_bit(key);
+        if self.filter.get(word).is_some_and(|bits| bits & bit == 0) {
+            return None;
+        }
         const AT_ONCE: usize = 32;
         let has_key = |keys: &[u32]| keys.iter().fold(false, |found, other| found | (*other == key));
         let keys = &self.keys[from..];
@@ -115,10 +134,29 @@ impl Others {
     fn push(&mut self, new: Entry) {
         self.entries.push(new);
         self.keys.push(new.key());
+        let (word, bit) = filter_bit(new.key());
+        match self.filter.get_mut(word) {
+            Some(bits) => *bits |= bit,
+            None if self.keys.len() >= FILTERED => self.make_filter(),
+            None => {}
+        }
+    }
+
+    fn make_filter(&mut self) {
+        self.filter.clear();
+        self.filter.resize(FILTER_WORDS, 0);
+        self.dropped = 0;
+        for (word, bit) in self.keys.iter().map(|key| filter_bit(*key)) {
+            self.filter[word] |= bit;
+        }
     }
 
     fn remove(&mut self, at: usize) -> Entry {
         self.keys.remove(at);
+        self.dropped += 1;
+        if self.dropped >= STALE && !self.filter.is_empty() {
+            self.make_filter();
+        }
         self.entries.remove(at)
     }
 
@@ -128,6 +166,7 @@ impl Others {
         self.entries.retain(|entry| entry.bytes != 0);
         self.keys.clear();
         self.keys.extend(self.entries.iter().map(Entry::key));
+        self.filter.clear();
     }
 }
 

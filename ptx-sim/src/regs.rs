@@ -52,6 +52,15 @@ impl Regs {
         }
     }
 
+    /// Writes the same to every lane of a register; a word keeps the low half, a predicate the lowest bit.
+    pub(crate) fn fill(&mut self, bank: Bank, slot: Slot, value: u64) {
+        match bank {
+            Bank::Word => self.word[slot as usize] = [value as u32; LANES],
+            Bank::Double => self.double[slot as usize] = [value; LANES],
+            Bank::Pred => self.pred[slot as usize] = if value & 1 == 1 { u32::MAX } else { 0 },
+        }
+    }
+
     /// Writes one lane of a data register; a word keeps the low half.
     pub(crate) fn set_bits(&mut self, bank: Bank, slot: Slot, lane: usize, value: u64) {
         match bank {

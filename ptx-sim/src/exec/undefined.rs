@@ -94,6 +94,9 @@ pub(super) struct Shade {
     /// Ones for the undefined bytes of the parameter area, as that area.
     pub(super) params: Vec<u8>,
     origins: HashMap<(Bank, Slot, usize), Origin>,
+    /// The function's number, its registers that nothing is written to before they are read, and who reads each first: where a register
+    /// has no other origin, it is this one, of every lane.
+    at_entry: (usize, Vec<(Bank, Slot, Pc)>),
     /// The origin of what lies in the parameter area.
     pub(super) param_origin: Option<Origin>,
 }
@@ -107,6 +110,7 @@ impl Shade {
             count: 0,
             params: vec![0; params],
             origins: HashMap::new(),
+            at_entry: (0, Vec::new()),
             param_origin: None,
         }
     }
@@ -115,9 +119,12 @@ impl Shade {
     /// parameters, if it comes by there.
     pub(super) fn at_entry(index: usize, program: &Program, frame: &Frame) -> Self {
         let mut shade = Shade::new(&frame.regs, frame.params.len());
-        for &(bank, slot, pc) in &program.undefined {
-            let origin = |lane| Some(Origin::new((index, pc), lane, None));
-            (0..LANES).for_each(|lane| shade.set(bank, slot, lane, ones(bank), origin(lane)));
+        shade.at_entry = (index, program.undefined.clone());
+        for &(bank, slot, _) in &program.undefined {
+            let of_register = &mut shade.lanes[bank as usize][slot as usize];
+            shade.count += usize::from(*of_register == 0);
+            *of_register = u32::MAX;
+            shade.regs.fill(bank, slot, ones(bank));
         }
         for &(byte, pc) in &program.unset {
             let lane_bytes = frame.params.len() / LANES;
@@ -131,7 +138,12 @@ impl Shade {
 
     /// Where the undefined bits of a lane's register come from.
     pub(super) fn origin(&self, bank: Bank, slot: Slot, lane: usize) -> Option<Origin> {
-        self.origins.get(&(bank, slot, lane)).copied()
+        if let Some(origin) = self.origins.get(&(bank, slot, lane)) {
+            return Some(*origin);
+        }
+        let (index, registers) = &self.at_entry;
+        let found = registers.iter().rev().find(|(of, at, _)| (*of, *at) == (bank, slot));
+        found.map(|&(.., pc)| Origin::new((*index, pc), lane, None))
     }
 
     /// The same of the first of these lanes that has such bits.
