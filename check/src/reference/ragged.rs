@@ -20,9 +20,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Ragged<'a> {
     problem: &'a Problem,
     tensors: &'a HostTensors<'a>,
-    /// The bits of an element of Q, K or V.
-    element: Box<dyn Fn(TensorRole, usize) -> u16 + Sync + 'a>,
+    /// The bits of an element of Q, K or V, where the tensors do not hold them.
+    element: Option<Element<'a>>,
 }
+
+type Element<'a> = Box<dyn Fn(TensorRole, usize) -> u16 + Sync + 'a>;
 
 /// What is right in one row, what a plain implementation makes of it, and by how much its LSE may be off.
 pub struct JudgedRow {
@@ -66,12 +68,7 @@ struct Seen {
 impl<'a> Ragged<'a> {
     /// Of operands that [`HostTensors::check_operands`] takes.
     pub fn new(problem: &'a Problem, tensors: &'a HostTensors<'a>) -> Ragged<'a> {
-        let element = |role: TensorRole, at: usize| match role {
-            TensorRole::Q => tensors.q[at],
-            TensorRole::K => tensors.k[at],
-            TensorRole::V | TensorRole::O => tensors.v[at],
-        };
-        Ragged { problem, tensors, element: Box::new(element) }
+        Ragged { problem, tensors, element: None }
     }
 
     /// Of tensors whose Q, K and V nobody holds: this gives the bits of an element.
@@ -80,7 +77,7 @@ impl<'a> Ragged<'a> {
         tensors: &'a HostTensors<'a>,
         element: impl Fn(TensorRole, usize) -> u16 + Sync + 'a,
     ) -> Ragged<'a> {
-        Ragged { problem, tensors, element: Box::new(element) }
+        Ragged { problem, tensors, element: Some(Box::new(element)) }
     }
 
     /// One row of Q and O, `[batch, head, row]` as [`super::row_coordinates`] has it; `None` for a row that belongs to no sequence.
@@ -94,7 +91,7 @@ impl<'a> Ragged<'a> {
         let (o, lse) = self.right(row);
         let all = Plain::all(self.problem.sizes().head_dim as usize, Accumulation::F32);
         let plain = all.into_iter().map(|how| self.plain_row(row, how)).collect();
-        Some(JudgedRow { o, lse, plain, lse_allowed: self.row_lse_allowed(row, lse) })
+        Some(JudgedRow { o, lse, plain, lse_allowed: self.row_lse_allowed(row, lse, self.k_norm(row)) })
     }
 
     /// O and LSE in float64; NaN in rows that belong to no sequence.
@@ -132,7 +129,21 @@ impl<'a> Ragged<'a> {
     /// the score's function adds.
     pub fn lse_allowed(&self, lse: &[f64]) -> Vec<f64> {
         let mut allowed = vec![0.0; lse.len()];
-        for (row, bound) in self.each_row(|row| self.row_lse_allowed(row, lse[self.lse_index(row)])) {
+        // All queries of a sequence, and all heads of a group, share their keys.
+        let heads_kv = self.problem.sizes().heads_kv as usize;
+        let group = self.problem.group() as usize;
+        let k_norms: Vec<f64> = (0..self.problem.sizes().batch as usize * heads_kv)
+            .into_par_iter()
+            .map(|at| {
+                let sequence = self.sequence(at / heads_kv);
+                self.k_norm(Row { sequence, head: at % heads_kv * group, query: 0 })
+            })
+            .collect();
+        let bound = |row: Row| {
+            let k_norm = k_norms[row.sequence.batch * heads_kv + row.head / group];
+            self.row_lse_allowed(row, lse[self.lse_index(row)], k_norm)
+        };
+        for (row, bound) in self.each_row(bound) {
             allowed[self.lse_index(row)] = bound;
         }
         allowed
@@ -176,14 +187,16 @@ impl<'a> Ragged<'a> {
         o.into_iter().map(|o| rounded(o * factor / of_o)).collect()
     }
 
-    fn row_lse_allowed(&self, row: Row, lse: f64) -> f64 {
+    /// The largest norm of the keys of a row's sequence and KV head.
+    fn k_norm(&self, row: Row) -> f64 {
+        let norms = (0..row.sequence.seqlen_k).map(|key| norm(&self.key(row, key)));
+        norms.filter(|norm| norm.is_finite()).fold(0.0, f64::max)
+    }
+
+    fn row_lse_allowed(&self, row: Row, lse: f64, k_norm: f64) -> f64 {
         let float = f64::exp2(-22.0);
         let steps = f64::from(self.problem.sizes().head_dim) / 16.0;
         let q_norm = norm(&self.query(row));
-        let k_norm = (0..row.sequence.seqlen_k)
-            .map(|key| norm(&self.key(row, key).collect::<Vec<_>>()))
-            .filter(|norm| norm.is_finite())
-            .fold(0.0, f64::max);
         let score = f64::from(self.problem.scale()) * q_norm * k_norm * (steps + 4.0) * float;
         let most = |of: &dyn Fn(usize) -> f64| {
             (0..row.sequence.seqlen_k).map(of).filter(|of| of.is_finite()).fold(0.0, f64::max)
@@ -279,22 +292,30 @@ impl<'a> Ragged<'a> {
         }
     }
 
-    fn elements(&self, role: TensorRole, at: Option<[usize; 3]>) -> impl Iterator<Item = f64> + use<'_, 'a> {
+    fn elements(&self, role: TensorRole, at: Option<[usize; 3]>) -> Vec<f64> {
         let (problem, width) = (self.problem, self.problem.extent(role).width as usize);
-        let start = at.map(|at| row_start(problem, role, at));
-        (0..width)
-            .map(move |d| start.map_or(0.0, |start| widen(problem.dtype(), (self.element)(role, start + d))))
+        let Some(start) = at.map(|at| row_start(problem, role, at)) else { return vec![0.0; width] };
+        let wide = |bits: u16| widen(problem.dtype(), bits);
+        if let Some(element) = &self.element {
+            return (start..start + width).map(|at| wide(element(role, at))).collect();
+        }
+        let tensor = match role {
+            TensorRole::Q => self.tensors.q,
+            TensorRole::K => self.tensors.k,
+            TensorRole::V | TensorRole::O => self.tensors.v,
+        };
+        tensor[start..start + width].iter().map(|&bits| wide(bits)).collect()
     }
 
     fn query(&self, row: Row) -> Vec<f64> {
-        self.elements(TensorRole::Q, Some(self.o_at(row))).collect()
+        self.elements(TensorRole::Q, Some(self.o_at(row)))
     }
 
-    fn key(&self, row: Row, key: usize) -> impl Iterator<Item = f64> + use<'_, 'a> {
+    fn key(&self, row: Row, key: usize) -> Vec<f64> {
         self.elements(TensorRole::K, self.key_at(row, key))
     }
 
-    fn value(&self, row: Row, key: usize) -> impl Iterator<Item = f64> + use<'_, 'a> {
+    fn value(&self, row: Row, key: usize) -> Vec<f64> {
         self.elements(TensorRole::V, self.key_at(row, key))
     }
 
@@ -440,4 +461,33 @@ fn norm(row: &[f64]) -> f64 {
 /// What scores are taken relative to: the greatest, or 0 where all are −∞, as −∞ − −∞ would be NaN.
 fn base(most: f64) -> f64 {
     if most == f64::NEG_INFINITY { 0.0 } else { most }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random_input::{self, InputKind};
+    use ferroflash::{Dtype, Sizes};
+
+    #[test]
+    fn a_row_is_judged_alone_as_among_all_whoever_holds_its_tensors() {
+        let sizes = Sizes { batch: 2, heads_q: 4, heads_kv: 2, seqlen_q: 3, seqlen_k: 5, head_dim: 32 };
+        let problem = Problem::new(sizes, Dtype::F16).expect("valid").with_causal(true);
+        let mut qkv = random_input::qkv(&problem, InputKind::Random, 1);
+        // Keys of one sequence and head are larger, so that each has a bound of its own.
+        let first = row_start(&problem, TensorRole::K, [1, 1, 0]);
+        qkv[1][first..first + 32].fill(narrow(Dtype::F16, 9.0));
+        let (none, tensors) = (HostTensors::new(&[], &[], &[]), HostTensors::from(&qkv));
+        let held = Ragged::new(&problem, &tensors);
+        let asked = Ragged::of_elements(&problem, &none, |role, at| qkv[role as usize][at]);
+        let lse = held.reference(&|_, _| ()).lse;
+        let allowed = held.lse_allowed(&lse);
+        for (index, allowed) in allowed.iter().enumerate() {
+            for ragged in [&held, &asked] {
+                let row = ragged.judged_row(super::super::row_coordinates(&problem, index)).expect("a row");
+                assert_eq!((row.lse, row.lse_allowed), (lse[index], *allowed), "row {index}");
+            }
+        }
+        assert!(allowed[23] > 1.5 * allowed[17] && allowed[23] > 1.5 * allowed[11], "{allowed:?}");
+    }
 }

@@ -207,8 +207,8 @@ impl Part {
             assert_eq!(all.len(), sequence.seqlen_k * width, "whole rows");
             all
         };
-        let keys = load(width, &|key| ragged.key(first, key).collect());
-        let values = load(width_v, &|key| ragged.value(first, key).collect());
+        let keys = load(width, &|key| ragged.key(first, key));
+        let values = load(width_v, &|key| ragged.value(first, key));
         let mut part = Part {
             sequence,
             head_kv,
