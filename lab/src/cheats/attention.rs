@@ -9,6 +9,7 @@ use ferroflash::attention::Output;
 use ferroflash::rounding::{narrow, widen};
 use ferroflash::{Dtype, HostTensors, Problem, TensorRole};
 use kernels_gpu::row::Accumulation;
+use std::cell::OnceCell;
 
 /// Products that an accumulator takes at a time.
 const MMA_DEPTH: usize = 16;
@@ -134,7 +135,13 @@ pub(super) fn wrong(right: &Oracle, mistake: Option<Wrong>) -> Output {
         let each = |bits: &u16| narrow(problem.dtype(), of(widen(problem.dtype(), *bits)));
         tensor.iter().map(each).collect()
     };
-    let by_rows = |of: &(dyn Fn(&OneRow<'_>) -> (Vec<f64>, f64) + Sync)| by_rows(right, of);
+    // Every row goes over most keys, which are widened once for all of them.
+    let widened = OnceCell::new();
+    let wide = || {
+        let each = |tensor: &Vec<u16>| tensor.iter().map(|&bits| widen(problem.dtype(), bits)).collect();
+        widened.get_or_init(|| right.qkv.each_ref().map(each))
+    };
+    let by_rows = |of: &dyn Fn(&OneRow<'_>) -> (Vec<f64>, f64)| by_rows(right, wide(), of);
     let (mut rows, mut lse): (Vec<Vec<f64>>, Vec<f32>) = match mistake {
         Some(Wrong::Keys(seen)) => by_rows(&|row| row.over(seen)),
         Some(Wrong::KeysTwice) => by_rows(&|row| row.weighted(|key, p| if key < 16 { 2.0 * p } else { p })),
@@ -239,7 +246,7 @@ pub(super) fn wrong(right: &Oracle, mistake: Option<Wrong>) -> Output {
                 match mistake {
                     Some(Wrong::BlindNan) => o.fill(f64::NAN),
                     Some(Wrong::BlindLse) => lse[row] = 0.0,
-                    _ => *o = OneRow { of: right, at: [batch, head, at] }.mean(length),
+                    _ => *o = OneRow { of: right, wide: wide(), at: [batch, head, at] }.mean(length),
                 }
             }
             _ => {}
@@ -289,14 +296,17 @@ fn coarse(p: f64, bits: i32) -> f64 {
 /// One row of a problem, for mistakes of single rows.
 struct OneRow<'a> {
     of: &'a Oracle,
+    /// Q, K and V in float64.
+    wide: &'a [Vec<f64>; 3],
     at: [usize; 3],
 }
 
 fn by_rows(
     right: &Oracle,
-    of: &(dyn Fn(&OneRow<'_>) -> (Vec<f64>, f64) + Sync),
+    wide: &[Vec<f64>; 3],
+    of: &dyn Fn(&OneRow<'_>) -> (Vec<f64>, f64),
 ) -> (Vec<Vec<f64>>, Vec<f32>) {
-    let row = |row: usize| of(&OneRow { of: right, at: row_coordinates(&right.problem, row) });
+    let row = |row: usize| of(&OneRow { of: right, wide, at: row_coordinates(&right.problem, row) });
     (0..right.problem.lse_len()).map(row).map(|(o, lse)| (o, lse as f32)).unzip()
 }
 
@@ -306,18 +316,17 @@ const BLOCK: usize = 64;
 const LAZY: f64 = 8.0;
 
 impl OneRow<'_> {
-    fn element(&self, role: TensorRole, index: usize) -> f64 {
-        widen(self.of.problem.dtype(), self.of.qkv[role as usize][index])
+    /// A row of Q, K or V.
+    fn elements(&self, role: TensorRole, at: [usize; 3]) -> &[f64] {
+        let start = row_start(&self.of.problem, role, at);
+        &self.wide[role as usize][start..start + self.of.problem.sizes().head_dim as usize]
     }
 
     /// Scores and values of the first keys of a KV head.
     fn scores(&self, [batch, head]: [usize; 2], count: usize) -> Vec<f64> {
-        let head_dim = self.of.problem.sizes().head_dim as usize;
-        let q = row_start(&self.of.problem, TensorRole::Q, self.at);
+        let q = self.elements(TensorRole::Q, self.at);
         let score = |key: usize| {
-            let k = row_start(&self.of.problem, TensorRole::K, [batch, head, key]);
-            let products = (0..head_dim)
-                .map(|d| self.element(TensorRole::Q, q + d) * self.element(TensorRole::K, k + d));
+            let products = q.iter().zip(self.elements(TensorRole::K, [batch, head, key])).map(|(q, k)| q * k);
             f64::from(self.of.problem.scale()) * products.sum::<f64>()
         };
         (0..count).map(score).collect()
@@ -442,8 +451,8 @@ impl OneRow<'_> {
             for (key, score) in scores.iter().enumerate() {
                 let p = (score - row_max).exp();
                 row_sum = rounded(row_sum + p, [Wrong::RowSum16, Wrong::RowSumBf16]);
-                let v = row_start(&self.of.problem, TensorRole::V, [place[0], place[1], block * BLOCK + key]);
-                o.iter_mut().enumerate().for_each(|(d, o)| *o += p * self.element(TensorRole::V, v + d));
+                let v = self.elements(TensorRole::V, [place[0], place[1], block * BLOCK + key]);
+                o.iter_mut().zip(v).for_each(|(o, v)| *o += p * v);
                 if key % MMA_DEPTH == MMA_DEPTH - 1 {
                     o.iter_mut().for_each(|o| *o = rounded(*o, [Wrong::Acc16, Wrong::AccBf16]));
                 }
@@ -472,8 +481,8 @@ impl OneRow<'_> {
         let mut row_sum = 0.0;
         for (key, p) in weights.enumerate().filter(|(_, p)| *p != 0.0) {
             row_sum += p;
-            let v = row_start(&self.of.problem, TensorRole::V, [batch, head, key]);
-            o.iter_mut().enumerate().for_each(|(d, o)| *o += p * self.element(TensorRole::V, v + d));
+            let v = self.elements(TensorRole::V, [batch, head, key]);
+            o.iter_mut().zip(v).for_each(|(o, v)| *o += p * v);
         }
         if row_sum != 0.0 {
             o.iter_mut().for_each(|o| *o /= row_sum);

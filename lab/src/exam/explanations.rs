@@ -3,13 +3,16 @@
 //! A row's O is Σ p·v / Σ p over the keys it sees. Leaving out keys, another scale, another head's keys or a factor each give other
 //! sums with one free number at most, against the head_dim numbers of each wrong row: what fits them to rounding is the mistake.
 
+mod wrong_row;
+
 use super::Fault;
 use super::lse::least;
-use check::reference::{keys, row_coordinates, row_start, visible_keys};
+use check::reference::{row_coordinates, row_start};
 use check::verification::Oracle;
 use ferroflash::TensorRole;
 use ferroflash::attention::Output;
 use ferroflash::rounding::widen;
+pub(super) use wrong_row::WrongRow;
 
 /// Wrong rows that are looked at: the worst, and as many from all over.
 pub(super) const ROWS: usize = 6;
@@ -42,20 +45,10 @@ impl Explained {
 pub(super) struct Suspect<'a> {
     oracle: &'a Oracle,
     rows: Vec<WrongRow>,
+    /// V of the rows' KV heads in float64, key by key: each mistake adds it up anew.
+    values: Vec<([usize; 2], Vec<f64>)>,
     /// The rounding that even the right mistake leaves, squared and summed.
     noise: f64,
-}
-
-/// One wrong row with the keys that it could see.
-pub(super) struct WrongRow {
-    at: [usize; 3],
-    pub(super) visible: usize,
-    /// exp(score − the largest), of all keys of the sequence.
-    p: Vec<f64>,
-    /// Scores without the scale.
-    pub(super) scores: Vec<f64>,
-    o: Vec<f64>,
-    expected: Vec<f64>,
 }
 
 /// How near a mistake comes, and its free number.
@@ -91,7 +84,21 @@ impl<'a> Suspect<'a> {
         chosen.dedup();
         let rows: Vec<WrongRow> = chosen.into_iter().map(|row| WrongRow::new(oracle, row, &o)).collect();
         let noise = rows.len() as f64 * head_dim as f64 * (0.3 * allowed).powi(2);
-        Suspect { oracle, rows, noise }
+        let mut values: Vec<([usize; 2], Vec<f64>)> = Vec::new();
+        for [batch, head, _] in rows.iter().map(|row| row.at) {
+            let place = [batch, head / problem.group() as usize];
+            if values.iter().any(|(of, _)| *of == place) {
+                continue;
+            }
+            let value = |key: usize| {
+                let start = row_start(problem, TensorRole::V, [place[0], place[1], key]);
+                &oracle.qkv[TensorRole::V as usize][start..start + head_dim]
+            };
+            let keys = 0..problem.sizes().seqlen_k as usize;
+            let wide = keys.flat_map(value).map(|&bits| widen(problem.dtype(), bits)).collect();
+            values.push((place, wide));
+        }
+        Suspect { oracle, rows, values, noise }
     }
 
     /// Keys that the rows see in all: what tells one mistake from another.
@@ -394,25 +401,24 @@ impl<'a> Suspect<'a> {
     fn of_head(&self, row: &WrongRow, [batch, head]: [usize; 2], seen: impl Fn(f64) -> f64) -> f64 {
         let Oracle { problem, qkv, .. } = self.oracle;
         let head_dim = row.o.len();
-        let element =
-            |role: TensorRole, index: usize| seen(widen(problem.dtype(), qkv[role as usize][index]));
-        let q = row_start(problem, TensorRole::Q, row.at);
+        let elements = |role: TensorRole, at: [usize; 3]| {
+            let start = row_start(problem, role, at);
+            qkv[role as usize][start..start + head_dim].iter().map(|&bits| seen(widen(problem.dtype(), bits)))
+        };
+        let q: Vec<f64> = elements(TensorRole::Q, row.at).collect();
         let scale = f64::from(problem.scale());
         let scores: Vec<f64> = (0..row.visible)
             .map(|key| {
-                let k = row_start(problem, TensorRole::K, [batch, head, key]);
-                scale
-                    * (0..head_dim)
-                        .map(|d| element(TensorRole::Q, q + d) * element(TensorRole::K, k + d))
-                        .sum::<f64>()
+                let k = elements(TensorRole::K, [batch, head, key]);
+                scale * q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>()
             })
             .collect();
         let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let (mut sum, mut added) = (vec![0.0; head_dim], 0.0);
         for (key, score) in scores.iter().enumerate() {
             let p = (score - largest).exp();
-            let v = row_start(problem, TensorRole::V, [batch, head, key]);
-            sum.iter_mut().enumerate().for_each(|(d, sum)| *sum += p * element(TensorRole::V, v + d));
+            let v = elements(TensorRole::V, [batch, head, key]);
+            sum.iter_mut().zip(v).for_each(|(sum, v)| *sum += p * v);
             added += p;
         }
         squares_within(&row.o, &sum, added, f64::INFINITY)
@@ -420,11 +426,11 @@ impl<'a> Suspect<'a> {
 
     /// Adds a key's value, `p` times.
     fn add(&self, [batch, head, _]: [usize; 3], p: f64, key: usize, sum: &mut [f64]) {
-        let Oracle { problem, qkv, .. } = self.oracle;
-        let start = row_start(problem, TensorRole::V, [batch, head / problem.group() as usize, key]);
-        let values = &qkv[TensorRole::V as usize][start..start + sum.len()];
-        for (sum, &bits) in sum.iter_mut().zip(values) {
-            *sum += p * widen(problem.dtype(), bits);
+        let place = [batch, head / self.oracle.problem.group() as usize];
+        let of_head = self.values.iter().find(|(of, _)| *of == place);
+        let values = of_head.map_or(&[][..], |(_, values)| &values[key * sum.len()..][..sum.len()]);
+        for (sum, value) in sum.iter_mut().zip(values) {
+            *sum += p * value;
         }
     }
 
@@ -446,36 +452,6 @@ impl<'a> Suspect<'a> {
         let visible = self.rows[0].visible;
         let is_whole = |half: usize| half.is_multiple_of(BLOCK_STEP);
         alike && (visible < BLOCK_STEP || is_whole(visible / 2) || is_whole(visible.div_ceil(2)))
-    }
-}
-
-impl WrongRow {
-    pub(super) fn new(oracle: &Oracle, row: usize, o: &dyn Fn(usize) -> f64) -> WrongRow {
-        let Oracle { problem, qkv, seqlens_k, reference, .. } = oracle;
-        let at = row_coordinates(problem, row);
-        let head_dim = problem.sizes().head_dim as usize;
-        let length = keys(problem, seqlens_k.as_deref(), at[0]);
-        let visible = visible_keys(problem, length, at[2]);
-        let element = |role: TensorRole, index: usize| widen(problem.dtype(), qkv[role as usize][index]);
-        let q = row_start(problem, TensorRole::Q, at);
-        let score = |key: usize| -> f64 {
-            let k = row_start(problem, TensorRole::K, [at[0], at[1] / problem.group() as usize, key]);
-            (0..head_dim).map(|d| element(TensorRole::Q, q + d) * element(TensorRole::K, k + d)).sum()
-        };
-        let scores: Vec<f64> = (0..problem.sizes().seqlen_k as usize).map(score).collect();
-        let scale = f64::from(problem.scale());
-        // Of all keys: a row that sees none has no other.
-        let largest = scores[..length].iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let p = scores.iter().map(|score| (scale * (score - largest)).exp()).collect();
-        let start = row_start(problem, TensorRole::O, at);
-        WrongRow {
-            at,
-            visible,
-            p,
-            scores,
-            o: (start..start + head_dim).map(o).collect(),
-            expected: reference.o[start..start + head_dim].to_vec(),
-        }
     }
 }
 
