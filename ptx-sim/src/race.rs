@@ -483,6 +483,22 @@ mod tests {
     const WRITE: RaceAccess = RaceAccess::Write { same_value: false };
 
     #[test]
+    fn accesses_of_many_are_found_by_their_keys_while_others_are_dropped() {
+        let entry = |group| Entry { group, bytes: 1, ..Entry::default() };
+        let mut others = Others::default();
+        for group in 0..300 {
+            others.push(entry(group));
+            if group % 3 != 0 {
+                let dropped = others.remove(group as usize % 2);
+                assert_eq!(others.position(dropped.key(), 0), None);
+            }
+            for (at, key) in others.keys.iter().enumerate() {
+                assert_eq!(others.position(*key, 0), Some(at), "{group}");
+            }
+        }
+    }
+
+    #[test]
     fn only_unordered_accesses_with_a_write_collide() {
         let mut shadow = RaceShadow::default();
         shadow.reset(true, 64);
