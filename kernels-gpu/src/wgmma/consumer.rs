@@ -387,7 +387,7 @@ impl Consumer<'_> {
                     if !C::RAGGED {
                         self.step::<C, AsNeeded>(&mut fragments, &mut after, before);
                     } else if after.is_partial() {
-                        // The branch stands here, as one while products are on their way would serialise them. With dropout both ways spill.
+                        // The branch stands here, as one while products are on their way would serialise them.
                         self.step::<C, Always>(&mut fragments, &mut after, before);
                     } else {
                         self.step::<C, Never>(&mut fragments, &mut after, before);
