@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_joins_has_what_either_had_of_every_cluster() {
+    fn a_join_has_what_both_clocks_had_of_every_cluster() {
         let others = |of: &[(u32, u32)]| {
             let mut others = None;
             for &(group, whole) in of {

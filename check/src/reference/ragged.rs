@@ -470,7 +470,7 @@ mod tests {
     use ferroflash::{Dtype, Sizes};
 
     #[test]
-    fn a_row_is_judged_alone_as_among_all_whoever_holds_its_tensors() {
+    fn a_row_is_judged_alone_as_among_all_from_tensors_or_from_a_function() {
         let sizes = Sizes { batch: 2, heads_q: 4, heads_kv: 2, seqlen_q: 3, seqlen_k: 5, head_dim: 32 };
         let problem = Problem::new(sizes, Dtype::F16).expect("valid").with_causal(true);
         let mut qkv = random_input::qkv(&problem, InputKind::Random, 1);
