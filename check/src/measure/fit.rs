@@ -4,6 +4,7 @@ use super::contest::Round;
 use super::leftover;
 use super::sweep::{PlanTime, Record};
 use crate::workload::Workload;
+use ferroflash::device::DeviceInfo;
 use ferroflash::error::Error;
 use ferroflash::plan::cost::Coefficients;
 use ferroflash::plan::curves::MergeCurves;
@@ -72,31 +73,35 @@ pub fn fit(planner: &Planner, records: &[Record]) -> Result<Profile, Error> {
     let row_of = |(name, _): &(String, bool)| {
         VARIANTS.iter().find(|variant| Profile::key(variant.entry) == *name).map(|variant| &variant.row)
     };
-    let (mut ragged, dense): (Samples, Samples) = samples
-        .into_iter()
-        .partition(|(key, _)| row_of(key).is_some_and(|row| row.schedule == Schedule::Ragged));
+    let is_ragged = |key: &(String, bool)| row_of(key).is_some_and(|row| row.schedule == Schedule::Ragged);
+    let (mut ragged, mut dense): (Samples, Samples) =
+        samples.into_iter().partition(|(key, _)| is_ragged(key));
+    let known = known(device);
+    begin_with(&mut dense, |(name, is_split)| known.get(name)?.of(*is_split));
     let shared = shared(&dense);
-    let kernels = fitted(dense, &shared);
-    let mut profile =
-        Profile { device: device.name.clone(), sm_count: device.sm_count, fitted_to: String::new(), kernels };
-    // What was measured of one and what a relative costs of the other would not compare.
-    let has_both = |name: &str, ragged: &Samples| {
-        let times = |is_split| ragged.get(&(name.to_owned(), is_split)).map_or(0, Vec::len);
-        times(false) >= TIMES_LEAST && times(true) >= TIMES_LEAST
+    let mut profile = Profile {
+        device: device.name.clone(),
+        sm_count: device.sm_count,
+        fitted_to: String::new(),
+        kernels: known.clone(),
     };
-    let names: BTreeSet<String> = ragged.keys().map(|(name, _)| name.clone()).collect();
-    let names: BTreeSet<String> = names.into_iter().filter(|name| has_both(name, &ragged)).collect();
+    fit_into(&mut profile.kernels, dense, &shared);
+    // What was measured of one of a kernel's two parts and what a relative costs of the other would not compare.
+    let enough = |name: &str, is_split| {
+        ragged.get(&(name.to_owned(), is_split)).is_some_and(|samples| samples.len() >= TIMES_LEAST)
+    };
+    let mut names: BTreeSet<String> = ragged.keys().map(|(name, _)| name.clone()).collect();
+    names.retain(|name| known.contains_key(name) || (enough(name, false) && enough(name, true)));
     ragged.retain(|(name, _), _| names.contains(name));
-    // Kernels for ragged batches have fewer times: they begin with what the dense ones cost that take tiles as they do.
-    for (key, samples) in &mut ragged {
-        let Some(row) = row_of(key) else { continue };
-        let relatives = profile.costs_of_relatives(row);
-        let relative = if key.1 { relatives.split.or(relatives.whole) } else { relatives.whole };
-        if let Some(prior) = relative {
-            samples.iter_mut().for_each(|sample| sample.prior = prior);
+    // Kernels for ragged batches have fewer times: unknown ones begin with what the dense ones cost that take tiles as they do.
+    begin_with(&mut ragged, |key| match known.get(&key.0) {
+        Some(costs) => costs.of(key.1),
+        None => {
+            let relatives = profile.costs_of_relatives(row_of(key)?);
+            relatives.of(key.1).or(relatives.whole)
         }
-    }
-    profile.kernels.extend(fitted(ragged, &shared));
+    });
+    fit_into(&mut profile.kernels, ragged, &shared);
     let records = records.iter().filter(|record| is_planned_so(record));
     let seeds: BTreeSet<u64> = records.clone().map(|record| record.seed).collect();
     let seeds = seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
@@ -107,8 +112,25 @@ pub fn fit(planner: &Planner, records: &[Record]) -> Result<Profile, Error> {
 /// Times by kernel, and by whether the keys are split.
 type Samples = BTreeMap<(String, bool), Vec<Sample>>;
 
-/// What kernels cost that have enough times.
-fn fitted(samples: Samples, shared: &Coefficients) -> BTreeMap<String, KernelCosts> {
+/// What is known of a device's kernels before its own times are: the profile that comes with the library.
+fn known(device: &DeviceInfo) -> BTreeMap<String, KernelCosts> {
+    let mut kernels = Profile::embedded(device).map(|profile| profile.kernels).unwrap_or_default();
+    let names: BTreeSet<String> = VARIANTS.iter().map(|variant| Profile::key(variant.entry)).collect();
+    kernels.retain(|name, _| names.contains(name));
+    kernels
+}
+
+/// Lets the fit of each kernel begin with what `cost` says of it, where it says anything.
+fn begin_with(samples: &mut Samples, cost: impl Fn(&(String, bool)) -> Option<Coefficients>) {
+    for (key, samples) in samples {
+        if let Some(prior) = cost(key) {
+            samples.iter_mut().for_each(|sample| sample.prior = prior);
+        }
+    }
+}
+
+/// Replaces what kernels cost that have enough times.
+fn fit_into(kernels: &mut BTreeMap<String, KernelCosts>, samples: Samples, shared: &Coefficients) {
     let fitted: Vec<((String, bool), Coefficients, MergeCurves)> = samples
         .into_par_iter()
         .filter(|(_, samples)| samples.len() >= TIMES_LEAST)
@@ -117,7 +139,6 @@ fn fitted(samples: Samples, shared: &Coefficients) -> BTreeMap<String, KernelCos
             (key, coefficients, leftover::curves(&samples, &coefficients))
         })
         .collect();
-    let mut kernels: BTreeMap<String, KernelCosts> = BTreeMap::new();
     for ((name, is_split), coefficients, curves) in fitted {
         let costs = kernels.entry(name).or_default();
         if is_split {
@@ -128,7 +149,6 @@ fn fitted(samples: Samples, shared: &Coefficients) -> BTreeMap<String, KernelCos
             costs.curves.whole = curves.whole;
         }
     }
-    kernels
 }
 
 /// Whether plans still split the keys as those that were measured did: sequences with lengths into ranges of their own keys.
@@ -209,7 +229,7 @@ fn plan_of(planner: &Planner, problem: &Problem, time: &PlanTime) -> Option<Plan
 /// What it has to do, and what its kernel is estimated to cost before anything was measured.
 fn work(planner: &Planner, plan: &Plan, time: &PlanTime, fill: Fill) -> Option<(Work, Coefficients)> {
     let costs = estimated(plan.kernel(), planner.device());
-    let prior = if time.splits > 1 { costs.split.or(costs.whole) } else { costs.whole }?;
+    let prior = costs.of(time.splits > 1).or(costs.whole)?;
     Some((plan.work(planner.device(), fill), prior))
 }
 

@@ -66,6 +66,7 @@ impl Choosing<'_> {
         let Choosing { problem, options, device, .. } = self;
         let of_problem = Work::of_problem(problem, device);
         let posed = Posed::new(problem);
+        let page = Place::of_page(&of_problem);
         let l2 = fills.map(|fill| Place::of_l2(of_problem.l2_share(fill)));
         // A size is the same for all sequences, whatever they have.
         let by_sequence = problem.has_lengths() && !matches!(options.splits, Splits::Size(_));
@@ -97,9 +98,9 @@ impl Choosing<'_> {
                 let mut exact = 0;
                 'merges: for &merge in merges {
                     let (merge_us, curves) = (costs.merged_us(&work, merge), candidate.curves.of(merge));
-                    let by_rounds = curves.of_rounds(rounds);
+                    let of_launch = curves.of_launch(rounds, page);
                     let logarithm =
-                        |fill: usize| Curves::limited(by_rounds + curves.of_tensors(copied[fill], l2[fill]));
+                        |fill: usize| Curves::limited(of_launch + curves.of_tensors(copied[fill], l2[fill]));
                     let logarithm = (0..N).map(logarithm).sum::<f64>() / N as f64;
                     let product = loop {
                         let product = kernel_us.iter().fold(1.0, |product, us| product * (us + merge_us));

@@ -1,4 +1,4 @@
-//! What the cost model leaves unsaid of a kernel: by how much its times are longer, as curves over three counts that tell launches apart.
+//! What the cost model leaves unsaid of a kernel: by how much its times are longer, as curves over four counts that tell launches apart.
 
 use super::numbers::within;
 use super::work::{Filled, Merge, Work};
@@ -10,6 +10,8 @@ const ROUNDS: [f64; 12] = [0.0625, 0.125, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 
 const COPIED: [f64; 13] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0];
 /// Shares of L2 that the tensors take.
 const L2: [f64; 12] = [0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.5, 2.0, 4.0, 8.0];
+/// Keys of a page.
+const PAGE: [f64; 5] = [1.0, 16.0, 32.0, 64.0, 128.0];
 /// Curves say how far the model is off, which is never more than so much of a logarithm.
 const MOST: f64 = 0.2;
 
@@ -24,16 +26,25 @@ pub struct Curves {
     pub copied: [f64; COPIED.len()],
     /// By the share of L2 that the tensors take.
     pub l2: [f64; L2.len()],
+    /// By the keys of a page, where there are pages.
+    #[serde(default, skip_serializing_if = "is_flat")]
+    pub page: [f64; PAGE.len()],
+}
+
+/// Whether a curve says nothing.
+fn is_flat(values: &[f64; PAGE.len()]) -> bool {
+    *values == [0.0; PAGE.len()]
 }
 
 impl Curves {
-    /// Values of all three.
-    pub const VALUES: usize = ROUNDS.len() + COPIED.len() + L2.len();
+    /// Values of all four.
+    pub const VALUES: usize = ROUNDS.len() + COPIED.len() + L2.len() + PAGE.len();
 
     /// The factor of a time.
     pub fn factor(&self, work: &Work) -> f64 {
         let (copied, l2) = (Place::of_copied(&work.filled), Place::of_l2(work.filled.l2_share));
-        Curves::limited(self.of_rounds(Place::of_rounds(work)) + self.of_tensors(copied, l2)).exp()
+        let of_launch = self.of_launch(Place::of_rounds(work), Place::of_page(work));
+        Curves::limited(of_launch + self.of_tensors(copied, l2)).exp()
     }
 
     /// As much of a factor's logarithm as curves may say.
@@ -41,9 +52,9 @@ impl Curves {
         within(logarithm, -MOST, MOST)
     }
 
-    /// The part of the logarithm that follows from rounds of CTAs, which lengths do not change.
-    pub(super) fn of_rounds(&self, rounds: Place) -> f64 {
-        rounds.on(&self.rounds)
+    /// The part of the logarithm that lengths do not change: of rounds of CTAs, and of pages.
+    pub(super) fn of_launch(&self, rounds: Place, page: Option<Place>) -> f64 {
+        rounds.on(&self.rounds) + page.map_or(0.0, |page| page.on(&self.page))
     }
 
     /// The part that follows from what is copied and from the share of L2, which splits do not change.
@@ -53,21 +64,29 @@ impl Curves {
 
     /// How much each value counts in the logarithm of [`Curves::factor`], in the order of [`Curves::from_slice`].
     pub fn weights(work: &Work) -> [f64; Curves::VALUES] {
-        let mut weights = [0.0; Curves::VALUES];
-        let starts = [0, ROUNDS.len(), ROUNDS.len() + COPIED.len()];
-        let places =
-            [Place::of_rounds(work), Place::of_copied(&work.filled), Place::of_l2(work.filled.l2_share)];
-        for (start, Place { behind, share }) in starts.into_iter().zip(places) {
-            weights[start + behind] = 1.0 - share;
-            weights[start + behind + 1] = share;
+        let (copied, l2) = (Place::of_copied(&work.filled), Place::of_l2(work.filled.l2_share));
+        let curves = [
+            (ROUNDS.len(), Some(Place::of_rounds(work))),
+            (COPIED.len(), Some(copied)),
+            (L2.len(), Some(l2)),
+            (PAGE.len(), Place::of_page(work)),
+        ];
+        let (mut weights, mut start) = ([0.0; Curves::VALUES], 0);
+        for (length, place) in curves {
+            if let Some(Place { behind, share }) = place {
+                weights[start + behind] = 1.0 - share;
+                weights[start + behind + 1] = share;
+            }
+            start += length;
         }
         weights
     }
 
-    /// Curves of these values: those by rounds, those by what is copied, those by L2; those that are missing are 0.
+    /// Curves of these values: those by rounds, by what is copied, by L2, by pages; those that are missing are 0.
     pub fn from_slice(values: &[f64]) -> Curves {
         let mut curves = Curves::default();
-        let places = curves.rounds.iter_mut().chain(&mut curves.copied).chain(&mut curves.l2);
+        let places =
+            curves.rounds.iter_mut().chain(&mut curves.copied).chain(&mut curves.l2).chain(&mut curves.page);
         places.zip(values).for_each(|(place, &value)| *place = value);
         curves
     }
@@ -130,6 +149,10 @@ impl Place {
         Place::new(&L2, share)
     }
 
+    pub(super) fn of_page(work: &Work) -> Option<Place> {
+        (work.page > 0.0).then(|| Place::new(&PAGE, work.page))
+    }
+
     fn new<const N: usize>(knots: &[f64; N], x: f64) -> Place {
         let behind = knots[1..N - 1].partition_point(|&knot| knot <= x);
         let (from, to) = (knots[behind], knots[behind + 1]);
@@ -163,8 +186,8 @@ mod tests {
         let values: Vec<f64> = (0..Curves::VALUES).map(|i| i as f64 / 1024.0).collect();
         let curves = Curves::from_slice(&values);
         assert_eq!(
-            (curves.rounds[1], curves.copied[0], curves.l2[11]),
-            (1.0 / 1024.0, 12.0 / 1024.0, 36.0 / 1024.0)
+            (curves.rounds[1], curves.copied[0], curves.l2[11], curves.page[4]),
+            (1.0 / 1024.0, 12.0 / 1024.0, 36.0 / 1024.0, 41.0 / 1024.0)
         );
         assert_eq!(Curves::from_slice(&[]), Curves::default());
     }

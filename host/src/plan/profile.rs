@@ -47,6 +47,13 @@ pub struct KernelCosts {
     pub curves: MergeCurves,
 }
 
+impl KernelCosts {
+    /// What it costs with the keys split, or without.
+    pub fn of(&self, is_split: bool) -> Option<Coefficients> {
+        if is_split { self.split } else { self.whole }
+    }
+}
+
 /// How many times as long a block of keys takes where shared memory holds one alone, and the next one is copied when it has been multiplied:
 /// 1.33 to 1.42 on an H200, head_dim 512.
 const ONE_BUFFER: f64 = 1.37;

@@ -58,6 +58,8 @@ pub struct Work {
     pub interleaved: f64,
     /// 1 where sequences have lengths on the device, else 0.
     pub lengths: f64,
+    /// Keys of a page, 0 where K and V have none.
+    pub page: f64,
     /// Where splits are merged.
     pub merge: Merge,
     /// Partial O and LSE, in MB.
@@ -156,6 +158,10 @@ impl Work {
             l2_mb,
             interleaved: f64::from(u8::from(sizes.heads_kv > 1 && key_stride > i64::from(sizes.head_dim))),
             lengths: f64::from(u8::from(problem.has_lengths())),
+            page: match problem.keys() {
+                KeySequences::Paged(pages) => f64::from(pages.page),
+                _ => 0.0,
+            },
             partial_mb: rows * (head_dim + 1.0) * 4e-6,
             merge_waves: rows / rows_at_once,
             merge_width: head_dim / 256.0,
