@@ -83,7 +83,7 @@ macro_rules! entries {
 for_each_forward_kernel!(entries);
 
 #[cfg(ferroflash_wgmma)]
-enum Blocks<const RAGGED: bool> {}
+pub enum Blocks<const RAGGED: bool> {}
 
 #[cfg(ferroflash_wgmma)]
 impl TypeOf for Blocks<false> {

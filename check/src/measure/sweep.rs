@@ -44,6 +44,9 @@ pub struct Record {
     /// with wgmma could.
     #[serde(default)]
     pub starts_early: bool,
+    /// Whether kernels with wgmma looked up the pages of several blocks at once: in older files those of one.
+    #[serde(default)]
+    pub pages_together: bool,
     /// The tensors' layout.
     pub layout: Layout,
     /// What it has beside these, where it is a ragged batch that was drawn.
@@ -95,6 +98,7 @@ impl Record {
             groups_heads: true,
             merges_together: true,
             starts_early: true,
+            pages_together: true,
             layout: problem.layout().unwrap_or_default(),
             ragged: draw.ragged.clone(),
             times: Vec::new(),
@@ -120,7 +124,10 @@ impl Record {
 
     /// Whether a plan of a kernel still does what was measured of it.
     pub(crate) fn is_of(&self, plan: &Plan) -> bool {
-        (self.groups_heads || !plan.groups_heads()) && (self.merges_together || plan.combine_rows() == 1)
+        let has_pages = self.ragged.as_ref().is_some_and(RaggedTraits::has_pages);
+        (self.groups_heads || !plan.groups_heads())
+            && (self.merges_together || plan.combine_rows() == 1)
+            && (self.pages_together || !has_pages || plan.kernel().row.isa != Isa::Wgmma)
     }
 
     /// Whether it is also still launched as it was.

@@ -23,8 +23,6 @@ pub trait WgmmaConfig: Config<Warp: WgmmaTile> {
     const CONSUMERS: u32 = geometry::consumer_warpgroups(&Self::ROW);
     /// Warps that copy, the first of the producer's warpgroup: one, or in kernels for ragged batches one for Q and K and one for V.
     const COPIERS: u32 = if Self::RAGGED { 2 } else { 1 };
-    /// Whether each lane that copies reads what it needs of a tile itself, and no shuffle waits behind those of the consumers.
-    const LANES_READ: bool = Self::ROW.score.is_plain();
     /// Warps of the producer's warpgroup that look for NaN and infinities in V.
     const SCRUBBERS: u32 = geometry::PRODUCER_WARPS - Self::COPIERS;
     /// Threads of all consumers.

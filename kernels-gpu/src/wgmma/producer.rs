@@ -23,8 +23,8 @@ struct Producer<'a> {
     params: &'a ForwardParams,
     /// [`DenseParams::arrived`].
     arrived: &'a u64,
-    tiles: Ring,
-    q: Ring,
+    /// Tiles that the consumers have been told of, each with Q: one number says where both rings are.
+    tiles_told: u32,
     /// K's ring; V's runs alongside.
     kv: Ring,
 }
@@ -45,18 +45,22 @@ impl<'a> Producer<'a> {
         if lane::<C>() != 0 {
             return;
         }
+        // A CTA has no more than 1024 threads, which ptxas does not know: so that it works out addresses here, and does not keep them.
+        let nothing = thread_idx_x_again() >> 10;
+        let tiles = self.tiles::<C>();
+        let tiles = Ring { barriers: tiles.barriers + nothing, ..tiles };
         // SAFETY: the slot is free.
         unsafe {
-            self.tiles.wait_empty(TILES_AHEAD);
+            tiles.wait_empty(TILES_AHEAD);
             // All of it, as all of it is read.
-            let slot = C::LAYOUT.tile_slot(self.tiles.buffer);
+            let slot = C::LAYOUT.tile_slot(tiles.buffer) + nothing;
             st_shared_v4(slot, [NO_MORE; 4]);
             st_shared_v4(slot + 16, [NO_MORE; 4]);
             if C::RAGGED {
                 st_shared_v4(slot + 32, [NO_MORE; 4]);
                 st_shared_v4(slot + 48, [NO_MORE; 4]);
             }
-            mbarrier_arrive_if(self.tiles.full(), true);
+            mbarrier_arrive_if(tiles.full(), true);
         }
     }
 
@@ -80,8 +84,7 @@ impl<'a> Producer<'a> {
                 // a tile without products would serialise those of all others, too (C7520 of ptxas).
                 tile.blocks.end = tile.blocks.first + 1;
             }
-            let slot = C::LAYOUT.tile_slot(self.tiles.buffer);
-            self.publish::<C>(&tile);
+            let slot = self.publish::<C>(&tile);
             if C::RAGGED {
                 // Read anew, as registers are short.
                 tile = Tile::read::<C>(self.params, slot);
@@ -93,7 +96,7 @@ impl<'a> Producer<'a> {
             }
             self.copy_queries::<C>(&work);
             if C::RAGGED {
-                return self.copy_ragged::<C>(Tile { work, blocks }, slot, (true, false), draw);
+                return self.copy_ragged::<C>(blocks.end, slot, (true, false), draw);
             }
             // What is drawn is not looked at before the tile is copied: it comes late.
             let (mut drawn, mut block) = (0, blocks.end);
@@ -116,58 +119,75 @@ impl<'a> Producer<'a> {
                     self.wait_for_arrival(work.head_kv);
                 }
                 block -= 1;
-                let boxes = Boxes { batch: work.batch, first: block * C::K::ROWS, own: block >= first_own };
-                self.copy_block::<C>(&work, boxes, (true, true));
+                let first = block * C::K::ROWS;
+                let boxes = Boxes { batch: work.batch, first, row: 0, own: block >= first_own };
+                self.copy_block::<C>(work.head_kv, boxes, true, (true, true));
             }
             drawn
         }
     }
 
-    /// In a ragged batch, copies K of a tile block by block, or V, as buffers come free; `draw` as for [`Self::tile`]. The tile is that of `slot`.
+    /// In a ragged batch, copies K of a tile block by block, or V, as buffers come free; `draw` as for [`Self::tile`]. The tile is that of `slot`
+    /// and ends before `block`. A lane has a box of a block; where boxes are few, lanes look up those of several blocks at once, as
+    /// that takes a warp longer than copying them.
     ///
     /// # Safety
     /// As for [`Self::tile`]; the slot stays, and each buffer is filled by nobody else.
     #[inline(always)]
     unsafe fn copy_ragged<C: WgmmaConfig>(
         &mut self,
-        mut tile: Tile<'a>,
+        mut block: u32,
         slot: u32,
         (k, v): (bool, bool),
         draw: impl Fn() -> u32,
     ) -> u32 {
         let mut drawn = 0;
-        let mut block = tile.blocks.end;
-        // SAFETY: the caller's.
-        unsafe {
-            let mut page = self.page_of::<C>(&tile.work, tile.blocks.block(block - 1));
-            while block > tile.blocks.first {
-                // Read anew, as registers are short.
-                tile = if C::LANES_READ {
-                    Tile::read_by_lane::<C>(self.params, slot)
-                } else {
-                    Tile::read::<C>(self.params, slot)
-                };
-                let Tile { work, blocks } = &tile;
-                if block == (blocks.first + C::LAYOUT.kv_buffers()).min(blocks.end) {
-                    drawn = draw();
+        loop {
+            // SAFETY: the caller's.
+            unsafe {
+                // Read anew, as registers are short, and by each lane: shuffles would wait behind those of the consumers.
+                let Tile { work, blocks } = Tile::read_by_lane::<C>(self.params, slot);
+                if block <= blocks.first {
+                    return drawn;
                 }
-                block -= 1;
-                // Asked for before the waits, so that it has come when the buffer is free.
-                let ahead = self.page_of::<C>(work, blocks.block(block.saturating_sub(1)));
-                let boxes = self.boxes_of::<C>(work, blocks.block(block), page);
-                self.copy_block::<C>(work, boxes, (k, v));
-                page = ahead;
+                let mut until = (blocks.first + C::LAYOUT.kv_buffers()).min(blocks.end);
+                if block <= until {
+                    if block == until {
+                        drawn = draw();
+                    }
+                    until = blocks.first;
+                }
+                // Lanes of a block: a power of two, of which the last may have no box.
+                let box_rows = opaque(self.params.ragged.box_rows);
+                let doublings =
+                    (0..5).map(|doubling| u32::from(box_rows << doubling < C::K::ROWS)).sum::<u32>();
+                until = until.max(block.saturating_sub(32 >> doublings));
+                let row = (lane::<C>() & ((1 << doublings) - 1)) * box_rows;
+                // Blocks are at most 32, so that this turn comes never.
+                let turn = if row < C::K::ROWS { lane::<C>() >> doublings } else { 32 };
+                let of_lane = block - 1 - turn.min(block - 1 - until);
+                let boxes = self.boxes_of::<C>(&work, blocks.block(of_lane), row);
+                let of_lane = (block - 1).wrapping_sub(turn);
+                while block > until {
+                    block -= 1;
+                    self.copy_block::<C>(work.head_kv, boxes, block == of_lane, (k, v));
+                }
             }
         }
-        drawn
     }
 
-    /// Copies a block of K, or of V, or both, into the ring's current buffers, and goes on to the next.
+    /// Copies a block of K, or of V, or both, into the ring's current buffers, by the lanes of which it is the turn, and goes on to the next.
     ///
     /// # Safety
     /// As for [`Self::copy_ragged`].
     #[inline(always)]
-    unsafe fn copy_block<C: WgmmaConfig>(&mut self, work: &Work<'_>, boxes: Boxes, (k, v): (bool, bool)) {
+    unsafe fn copy_block<C: WgmmaConfig>(
+        &mut self,
+        head_kv: u32,
+        boxes: Boxes,
+        is_turn: bool,
+        (k, v): (bool, bool),
+    ) {
         for part in 0..C::VALUE_GROUPS {
             // SAFETY: the caller's.
             unsafe {
@@ -175,13 +195,13 @@ impl<'a> Producer<'a> {
                     let columns = C::K::COLUMNS / C::VALUE_GROUPS;
                     let columns = (part * columns * C::K::COLUMN_WIDTH, columns);
                     let to = (offset_of!(WgmmaParams, k), C::LAYOUT.k(self.kv.buffer), columns);
-                    self.copy_keys::<C, C::K>(self.kv, to, work, boxes);
+                    self.copy_keys::<C, C::K>(self.kv, to, head_kv, (boxes, is_turn));
                 }
                 if v {
                     let ring = Ring { barriers: C::LAYOUT.v_ring().barriers, ..self.kv };
                     let first = if C::VALUE_GROUPS > 1 { part * self.params.ragged.width_v } else { 0 };
                     let to = (offset_of!(WgmmaParams, v), C::LAYOUT.v(ring.buffer), (first, C::V::COLUMNS));
-                    self.copy_keys::<C, C::V>(ring, to, work, boxes);
+                    self.copy_keys::<C, C::V>(ring, to, head_kv, (boxes, is_turn));
                 }
             }
             self.kv.advance(C::LAYOUT.kv_buffers());
@@ -201,37 +221,47 @@ impl<'a> Producer<'a> {
         fence_proxy_async_global();
     }
 
-    /// Tells the other warps of a tile.
+    /// The place of the next tile that the consumers are told of.
+    #[inline(always)]
+    fn tiles<C: WgmmaConfig>(&self) -> Ring {
+        C::LAYOUT.tile_ring().at(self.tiles_told, TILES_AHEAD)
+    }
+
+    /// Tells the other warps of a tile, whose slot is returned.
     ///
     /// # Safety
     /// As for [`Self::tile`].
     #[inline(always)]
-    unsafe fn publish<C: WgmmaConfig>(&mut self, tile: &Tile<'_>) {
+    unsafe fn publish<C: WgmmaConfig>(&mut self, tile: &Tile<'_>) -> u32 {
+        let tiles = self.tiles::<C>();
+        self.tiles_told += 1;
+        let slot = C::LAYOUT.tile_slot(tiles.buffer);
         // SAFETY: the slot is free when it is written.
         unsafe {
-            self.tiles.wait_empty(TILES_AHEAD);
+            tiles.wait_empty(TILES_AHEAD);
             if lane::<C>() == 0 {
-                tile.write::<C>(C::LAYOUT.tile_slot(self.tiles.buffer));
+                tile.write::<C>(slot);
                 for slice in 0..C::VALUE_GROUPS {
-                    st_shared(C::LAYOUT.found(self.tiles.buffer, slice), 0);
+                    st_shared(C::LAYOUT.found(tiles.buffer, slice), 0);
                 }
-                mbarrier_arrive_if(self.tiles.full(), true);
+                mbarrier_arrive_if(tiles.full(), true);
             }
             if C::RAGGED {
                 // Other lanes read the slot.
                 sync_warp();
             }
         }
-        self.tiles.advance(TILES_AHEAD);
+        slot
     }
 
-    /// Copies a tile's Q.
+    /// Copies Q of the tile that the consumers were told of last.
     ///
     /// # Safety
     /// As for [`Self::tile`].
     #[inline(always)]
-    unsafe fn copy_queries<C: WgmmaConfig>(&mut self, work: &Work<'_>) {
+    unsafe fn copy_queries<C: WgmmaConfig>(&self, work: &Work<'_>) {
         let buffers = C::LAYOUT.q_buffers();
+        let q = C::LAYOUT.q_ring().at(self.tiles_told - 1, buffers);
         let rows = C::BLOCK.rows_used(self.params.group);
         let (query, tile_head) = match C::BLOCK.rows {
             Rows::OfHead => (work.first_row, work.head_q),
@@ -240,20 +270,19 @@ impl<'a> Producer<'a> {
         let is_packed = C::RAGGED && self.params.ragged.cu_seqlens_q != 0;
         // SAFETY: the caller's; the barrier expects just what is copied.
         unsafe {
-            self.q.wait_empty(buffers);
+            q.wait_empty(buffers);
             if lane::<C>() == 0 {
-                mbarrier_arrive_expect_tx(self.q.full(), rows * C::Q::ROW_BYTES);
+                mbarrier_arrive_expect_tx(q.full(), rows * C::Q::ROW_BYTES);
                 for column in 0..C::Q::COLUMNS {
                     let query = work.sequence.q_start + query;
                     let batch = if is_packed { 0 } else { work.batch };
                     let at = [column * C::Q::COLUMN_WIDTH, 0, query, tile_head, batch];
-                    let smem = C::LAYOUT.q(self.q.buffer) + column * C::Q::COLUMN_BYTES;
+                    let smem = C::LAYOUT.q(q.buffer) + column * C::Q::COLUMN_BYTES;
                     let map = C::parameter_address() + offset_of!(WgmmaParams, q) as u64;
-                    bulk_tensor_5d(smem, map, at, self.q.full());
+                    bulk_tensor_5d(smem, map, at, q.full());
                 }
             }
         }
-        self.q.advance(buffers);
     }
 
     /// Copies a block of keys, or of values, of shape `S` into the ring's current buffer, at `tile`, or `columns` of its columns from element `first`
@@ -266,8 +295,8 @@ impl<'a> Producer<'a> {
         &self,
         ring: Ring,
         (map, tile, (first, columns)): (usize, u32, (u32, u32)),
-        work: &Work<'_>,
-        boxes: Boxes,
+        head_kv: u32,
+        (boxes, is_turn): (Boxes, bool),
     ) {
         // SAFETY: the caller's.
         unsafe {
@@ -276,17 +305,15 @@ impl<'a> Producer<'a> {
             if lane::<C>() == 0 {
                 mbarrier_arrive_expect_tx(ring.full(), columns * S::COLUMN_BYTES);
             }
-            let mut row = 0;
             if C::RAGGED {
                 sync_warp();
-                row = self.first_row_of_lane::<C>();
-                if row >= S::ROWS {
+                if !is_turn {
                     return;
                 }
             }
             for column in 0..columns {
-                let at = [first + column * S::COLUMN_WIDTH, boxes.first, work.head_kv, boxes.batch];
-                let smem = tile + column * S::COLUMN_BYTES + row * S::COLUMN_ROW_BYTES;
+                let at = [first + column * S::COLUMN_WIDTH, boxes.first, head_kv, boxes.batch];
+                let smem = tile + column * S::COLUMN_BYTES + boxes.row * S::COLUMN_ROW_BYTES;
                 let to_own = if boxes.own { DenseParams::TO_OWN } else { 0 };
                 let map = C::parameter_address() + map as u64 + u64::from(to_own);
                 bulk_tensor_4d(smem, map, at, ring.full());
@@ -294,46 +321,27 @@ impl<'a> Producer<'a> {
         }
     }
 
-    /// The first row of a block that the lane copies, in a ragged batch.
-    #[inline(always)]
-    fn first_row_of_lane<C: WgmmaConfig>(&self) -> u32 {
-        lane::<C>() * opaque(self.params.ragged.box_rows)
-    }
-
-    /// The page of the lane's rows of a block of keys, where there are pages.
+    /// The box of a block of keys of a ragged batch that begins with this row. What lies past the last key of a page, or of packed keys, or in a page that is not
+    /// there, reads as 0.
     ///
     /// # Safety
     /// As for [`Self::tile`].
     #[inline(always)]
-    unsafe fn page_of<C: WgmmaConfig>(&self, work: &Work<'_>, block: u32) -> u32 {
+    unsafe fn boxes_of<C: WgmmaConfig>(&self, work: &Work<'_>, block: u32, row: u32) -> Boxes {
         let ragged = &self.params.ragged;
-        if ragged.block_table == 0 {
-            return 0;
-        }
-        let row = self.first_row_of_lane::<C>();
         let key = block * C::K::ROWS + row;
-        if row < C::K::ROWS && key < work.sequence.seqlen_k {
-            // SAFETY: the caller's; the key is one of the sequence's.
-            unsafe { PageTable::new(ragged, work.batch).page(key) }
-        } else {
-            // Past the last page.
-            ragged.pages
-        }
-    }
-
-    /// What the lane copies of a block of keys of a ragged batch: its rows, in the page that [`Self::page_of`] gave. What
-    /// lies past the last key of a page, or of packed keys, or in a page that is not there, reads as 0.
-    #[inline(always)]
-    fn boxes_of<C: WgmmaConfig>(&self, work: &Work<'_>, block: u32, page: u32) -> Boxes {
-        let ragged = &self.params.ragged;
-        let key = block * C::K::ROWS + self.first_row_of_lane::<C>();
         let (batch, first) = match ragged.block_table {
             0 if ragged.cu_seqlens_k == 0 => (work.batch, key),
             0 => (0, work.sequence.k_start + key),
-            // Only here, as a number that was asked for ahead is waited for where it is looked at.
-            _ => (page.min(ragged.pages), ragged.page.divide(key).1),
+            _ if key < work.sequence.seqlen_k => {
+                // SAFETY: the caller's; the key is one of the sequence's.
+                let page = unsafe { PageTable::new(ragged, work.batch).page(key) };
+                (page.min(ragged.pages), ragged.page.divide(key).1)
+            }
+            // Past the last page.
+            _ => (ragged.pages, 0),
         };
-        Boxes { batch, first, own: false }
+        Boxes { batch, first, row, own: false }
     }
 }
 
@@ -344,6 +352,8 @@ struct Boxes {
     batch: u32,
     /// The first row in it.
     first: u32,
+    /// The first row in the block.
+    row: u32,
     /// Whether the rank has it itself.
     own: bool,
 }
@@ -354,21 +364,22 @@ struct Boxes {
 /// As for [`super::forward::forward_wgmma`], by thread 0, or in a kernel for ragged batches by all threads of warp 0.
 #[inline(always)]
 pub(super) unsafe fn produce<C: WgmmaConfig>(params: &ForwardParams, arrived: &u64) {
-    let (tiles, q, kv) = (C::LAYOUT.tile_ring(), C::LAYOUT.q_ring(), C::LAYOUT.k_ring());
-    let mut producer = Producer { params, arrived, tiles, q, kv };
+    let mut producer = Producer { params, arrived, tiles_told: 0, kv: C::LAYOUT.k_ring() };
     // SAFETY: the caller's.
     unsafe {
         if C::RAGGED {
             // Each CTA has a tile, and draws more of them where the launch gives a counter.
             let counter = || params.persistent.counter;
             let draw = || match lane::<C>() {
-                0 if counter() != 0 => atomic_inc(to_global(counter()), params.persistent.tiles - 1),
+                0 if counter() != 0 => {
+                    // Added here, or ptxas keeps it in a register that spills.
+                    atomic_inc(to_global(counter()), params.persistent.tiles - 1) + grid_dim_x()
+                }
                 _ => 0,
             };
             let mut index = block_idx_x();
             loop {
-                let drawn = producer.tile::<C>(index, || first_lane(draw()));
-                index = drawn + grid_dim_x();
+                index = producer.tile::<C>(index, || first_lane(draw()));
                 if counter() == 0 || index >= params.persistent.tiles {
                     break;
                 }
@@ -397,21 +408,21 @@ pub(super) unsafe fn produce<C: WgmmaConfig>(params: &ForwardParams, arrived: &u
 /// As for [`super::forward::forward_wgmma`], by all threads of one warp that has no other part.
 #[inline(always)]
 pub(super) unsafe fn produce_values<C: WgmmaConfig>(params: &ForwardParams, arrived: &u64) {
-    let (tiles, q, kv) = (C::LAYOUT.tile_ring(), C::LAYOUT.q_ring(), C::LAYOUT.k_ring());
-    let mut producer = Producer { params, arrived, tiles, q, kv };
+    let mut producer = Producer { params, arrived, tiles_told: 0, kv: C::LAYOUT.k_ring() };
     loop {
         // SAFETY: the caller's; the slot is read before it is released.
         unsafe {
-            let slot = C::LAYOUT.tile_slot(producer.tiles.buffer);
-            producer.tiles.wait_full();
+            let tiles = producer.tiles::<C>();
+            let slot = C::LAYOUT.tile_slot(tiles.buffer);
+            tiles.wait_full();
             let tile = Tile::read::<C>(params, slot);
             if tile.work.batch == NO_MORE {
                 return;
             }
-            producer.copy_ragged::<C>(tile, slot, (false, true), || 0);
+            producer.copy_ragged::<C>(tile.blocks.end, slot, (false, true), || 0);
             sync_warp();
-            producer.tiles.release(TILES_AHEAD, lane::<C>());
+            tiles.release(TILES_AHEAD, lane::<C>());
         }
-        producer.tiles.advance(TILES_AHEAD);
+        producer.tiles_told += 1;
     }
 }

@@ -92,6 +92,11 @@ impl RaggedTraits {
         Ok(Workload::with_sequences(&problem, lengths, 1))
     }
 
+    /// Whether K and V lie in pages.
+    pub(crate) fn has_pages(&self) -> bool {
+        self.page.is_some()
+    }
+
     /// What regret calls a group of such problems.
     pub(crate) fn group(&self) -> &'static str {
         match self {
