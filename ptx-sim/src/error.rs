@@ -52,6 +52,16 @@ pub enum LoadError {
         /// The module's.
         target: String,
     },
+    /// Modifiers that exclude or need each other.
+    #[error("line {line}: `{instruction}`: {rule}")]
+    Modifiers {
+        /// Line of the instruction.
+        line: u32,
+        /// Its mnemonic.
+        instruction: String,
+        /// What is broken.
+        rule: &'static str,
+    },
     /// An operand of the wrong kind or width.
     #[error("line {line}: operand {position} of `{instruction}` must be {expected}")]
     Operand {
@@ -161,6 +171,7 @@ impl LoadError {
             | LoadError::Expected { line, .. }
             | LoadError::Unsupported { line, .. }
             | LoadError::Target { line, .. }
+            | LoadError::Modifiers { line, .. }
             | LoadError::Operand { line, .. }
             | LoadError::OperandCount { line, .. }
             | LoadError::Undeclared { line, .. }

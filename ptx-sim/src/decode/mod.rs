@@ -6,6 +6,7 @@ mod expected;
 mod formal;
 mod hopper;
 mod lane;
+mod legal;
 mod lookup;
 mod memory;
 mod operand;
@@ -322,6 +323,7 @@ impl<'a> Builder<'_, 'a> {
             Some(Form::Lane(lane)) => self.lane(&lane, operands),
             Some(Form::Family(family, captures, needs)) => {
                 self.check_target(needs)?;
+                self.check_modifiers(family)?;
                 self.family(family, &captures, operands)
             }
             None => Err(self.unsupported()),

@@ -216,7 +216,7 @@ pub(super) const ROWS: &[FamilyRow] = &[
     row(
         "sm_90",
         Family::ReduceAsync,
-        "red async [relaxed] [cluster] [shared::cluster] mbarrier::complete_tx::bytes {add min max and or xor inc dec} {u32 s32 u64 b32 b64}",
+        "red async [relaxed] [cluster] [shared::cluster] mbarrier::complete_tx::bytes {add min max and or xor inc dec} {u32 s32 u64 s64 b32 b64}",
         "9.7.13.7",
         "an operation on the shared memory of a CTA of the cluster, whose bytes are then counted at its mbarrier",
     ),
