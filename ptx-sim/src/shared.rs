@@ -295,13 +295,17 @@ impl Shared {
         self.shadow.each(offset, 8, |range, cell| check_order(range.start, &cell.write, true, who))
     }
 
-    /// An access by agents outside `own` that a clock has not seen: its address, and whether it wrote.
-    pub(crate) fn unseen(&self, own: std::ops::Range<u16>, clock: &Clock) -> Option<(u64, Mark, bool)> {
+    /// An access by a warp outside `own`, or by what another CTA's mbarrier counts, that a clock has not seen: its address, and whether
+    /// it wrote.
+    pub(crate) fn unseen(
+        &self,
+        own: std::ops::Range<u16>,
+        is_own_later: impl Fn(Agent) -> bool,
+        clock: &Clock,
+    ) -> Option<(u64, Mark, bool)> {
         let unseen = |mark: &Mark| {
-            mark.clock != 0
-                && mark.lanes != 0
-                && !own.contains(&mark.agent)
-                && !clock.covers(mark.agent, mark.clock, mark.lanes)
+            let is_own = if mark.lanes == 0 { is_own_later(mark.agent) } else { own.contains(&mark.agent) };
+            mark.clock != 0 && !is_own && !clock.covers(mark.agent, mark.clock, mark.lanes)
         };
         self.shadow.all().find_map(|(offset, cell)| {
             let address = offset + SHARED_BASE;

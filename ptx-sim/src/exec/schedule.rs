@@ -179,16 +179,25 @@ impl Cta<'_> {
 
     /// The CTA has ended, and with it its shared memory: what others of the cluster did there must have come before.
     fn check_end(&self, all: &Warps) -> Outcome {
-        if self.peers.is_empty() || !self.launch.config.checks.shared_races {
+        let checks = self.launch.config.checks;
+        if self.peers.is_empty() || !checks.shared_races || !checks.bounds {
             return Ok(());
         }
         let mut clock = Clock::default();
         all.list.iter().for_each(|warp| clock.join(&warp.clock));
         let first = self.agents.warp(0);
-        let Some((address, mark, write)) = self.shared.unseen(first..first + all.list.len() as u16, &clock)
-        else {
+        let own = first..first + all.list.len() as u16;
+        let is_own_later = |agent| self.agents.rank_of_later(agent) == self.rank;
+        let Some((address, mark, write)) = self.shared.unseen(own, is_own_later, &clock) else {
             return Ok(());
         };
+        if mark.lanes == 0 {
+            let detail =
+                "the CTA exits while its copy to another CTA's shared memory may still be on its way";
+            let mut fault = Fault::at(FindingKind::UseAfterFree, 0, address).saying(detail);
+            fault.other = Some(OtherAccess { write, line: Some(mark.line), warp: None, lanes: 0, cta: None });
+            return Err(fault);
+        }
         let lane = mark.lanes.trailing_zeros() as usize;
         let detail = "the CTA exits while another of the cluster may still access its shared memory";
         let mut fault = Fault::at(FindingKind::UseAfterFree, lane, address).saying(detail);
