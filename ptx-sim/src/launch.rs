@@ -192,7 +192,11 @@ fn module_variables(module: &Module, memory: &mut Memory) -> Vec<u64> {
     let list: Vec<u64> = module
         .variables
         .iter()
-        .map(|v| if is_global(&v) { memory.alloc(v.bytes as usize) } else { 0 })
+        .map(|v| match v.space {
+            Space::Global => memory.alloc(v.bytes as usize),
+            Space::Const => memory.alloc_const(v.bytes as usize),
+            _ => 0,
+        })
         .collect();
     for (variable, address) in module.variables.iter().zip(&list).filter(|(v, _)| is_global(v)) {
         let mut bytes = variable.init.clone();

@@ -9,10 +9,13 @@ use crate::finding::FindingKind;
 use crate::heap::{HEAP_ADDRESSES, HEAP_BYTES, Heap};
 use crate::race::RaceShadow;
 use crate::sync::Flags;
-use crate::window::GLOBAL_BASE;
+use crate::window::{CONST_WINDOW, GLOBAL_BASE};
 
 /// Unmapped addresses after every allocation.
 const GUARD_BYTES: u64 = 1 << 24;
+
+/// The same after every constant variable, whose sum is at most 64 KiB.
+const CONST_GUARD_BYTES: u64 = 1 << 16;
 
 /// Up to 16 bytes of an access, as four words.
 pub(crate) type Words = [u32; 4];
@@ -23,6 +26,8 @@ pub struct Memory {
     /// In order of their addresses, freed ones included.
     allocations: Vec<Allocation>,
     next: u64,
+    /// The same of constant memory.
+    next_const: u64,
     /// Addresses of the variables of modules that were launched, by module.
     pub(crate) modules: HashMap<u64, Vec<u64>>,
     /// Held over every atomic operation, which makes those of any width atomic.
@@ -74,6 +79,7 @@ impl Memory {
         Memory {
             allocations: Vec::new(),
             next: first,
+            next_const: CONST_WINDOW,
             modules: HashMap::new(),
             atomics: Mutex::new(()),
             flags: Mutex::default(),
@@ -86,18 +92,21 @@ impl Memory {
     pub fn alloc(&mut self, bytes: usize) -> u64 {
         let base = self.next;
         self.next = (base + bytes as u64 + GUARD_BYTES).next_multiple_of(256);
-        self.allocations.push(Allocation {
-            base,
-            bytes: bytes as u64,
-            words: zeroed(bytes.div_ceil(4)),
-            written: zeroed(bytes.div_ceil(32)),
-            all_written: AtomicBool::new(bytes == 0),
-            is_stored: AtomicBool::new(false),
-            live: true,
-            is_const: false,
-            is_heap: false,
-            races: RaceShadow::default(),
-        });
+        self.add(Allocation::new(base, bytes))
+    }
+
+    /// The same in constant memory, whose addresses are a state space of their own.
+    pub(crate) fn alloc_const(&mut self, bytes: usize) -> u64 {
+        let base = self.next_const;
+        self.next_const = (base + bytes as u64 + CONST_GUARD_BYTES).next_multiple_of(256);
+        self.add(Allocation::new(base, bytes))
+    }
+
+    /// Puts an allocation among the others, which are in the order of their addresses.
+    fn add(&mut self, allocation: Allocation) -> u64 {
+        let base = allocation.base;
+        let at = self.allocations.partition_point(|a| a.base < base);
+        self.allocations.insert(at, allocation);
         base
     }
 
@@ -249,6 +258,22 @@ impl Memory {
 }
 
 impl Allocation {
+    /// One that holds nothing that may be read.
+    fn new(base: u64, bytes: usize) -> Self {
+        Allocation {
+            base,
+            bytes: bytes as u64,
+            words: zeroed(bytes.div_ceil(4)),
+            written: zeroed(bytes.div_ceil(32)),
+            all_written: AtomicBool::new(bytes == 0),
+            is_stored: AtomicBool::new(false),
+            live: true,
+            is_const: false,
+            is_heap: false,
+            races: RaceShadow::default(),
+        }
+    }
+
     /// Whether anybody has stored here since the grid began.
     pub(crate) fn is_stored(&self) -> bool {
         self.is_stored.load(Relaxed)

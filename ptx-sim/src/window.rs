@@ -11,6 +11,8 @@ pub(crate) const LOCAL_WINDOW: u64 = 0x0200_0000_0000;
 pub(crate) const PARAM_WINDOW: u64 = 0x0300_0000_0000;
 /// Address of function 0; functions are 16 apart.
 pub(crate) const CODE_WINDOW: u64 = 0x0400_0000_0000;
+/// Constant variables lie here.
+pub(crate) const CONST_WINDOW: u64 = 0x0500_0000_0000;
 /// Global addresses start here.
 pub(crate) const GLOBAL_BASE: u64 = 0x7000_0000_0000;
 /// Shared addresses start here, as on devices that reserve the first KiB.
@@ -43,7 +45,9 @@ pub(crate) fn holds(window: u64, address: u64) -> bool {
 
 /// Whether a generic address lies in no other window.
 pub(crate) fn is_global(address: u64) -> bool {
-    ![SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW, CODE_WINDOW].into_iter().any(|w| holds(w, address))
+    ![SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW, CODE_WINDOW, CONST_WINDOW]
+        .into_iter()
+        .any(|w| holds(w, address))
 }
 
 /// Bits of a shared address within its CTA; above them is the rank of the CTA in its cluster plus one, or zero for the own

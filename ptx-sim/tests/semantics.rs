@@ -331,3 +331,40 @@ fn sums_of_narrow_and_wide_numbers_are_clamped_and_magnitudes_of_three_compared(
     assert_eq!(float(&format!("{three} min.abs.f32 %f0, %f1, %f3, %f1;")), 3.0);
     assert!(float(&format!("{three} max.NaN.abs.f32 %f0, %f1, %f3, %f1;")).is_nan());
 }
+
+#[test]
+fn constant_memory_is_a_space_of_its_own() {
+    let text = ".version 8.0\n.target sm_80\n.address_size 64\n.const .align 4 .u32 c[4] = {7, 8, 9, 10};\n.global .u32 g = 5;\n\
+                .global .u64 pointer = generic(c);\n.visible .entry k(.param .u64 p0)\n{\n.reg .pred %p<5>;\n.reg .b32 %r<6>;\n\
+                .reg .b64 %d<6>;\nld.param.u64 %d0, [p0];\nmov.u64 %d1, c;\ncvta.const.u64 %d1, %d1;\nisspacep.const %p0, %d1;\n\
+                isspacep.global %p1, %d1;\nmov.u64 %d2, g;\ncvta.global.u64 %d2, %d2;\nisspacep.const %p2, %d2;\n\
+                isspacep.global %p3, %d2;\nselp.b32 %r0, 1, 0, %p0;\nselp.b32 %r1, 1, 0, %p1;\nselp.b32 %r2, 1, 0, %p2;\n\
+                selp.b32 %r3, 1, 0, %p3;\nst.global.v4.b32 [%d0], {%r0, %r1, %r2, %r3};\nld.global.u64 %d3, [pointer];\n\
+                ld.u32 %r4, [%d3+8];\nst.global.b32 [%d0+16], %r4;\nret;\n}\n";
+    let module = Module::parse(text).unwrap();
+    // Below and above the addresses of constant variables.
+    for first in [1 << 20, 0x7000_0000_0000] {
+        let mut memory = Memory::from_address(first);
+        let out = memory.alloc(32);
+        launch(&module, "k", &out.to_le_bytes(), &mut memory, &LaunchConfig::new([1, 1, 1], [1, 1, 1]))
+            .unwrap();
+        let mut bytes = [0; 20];
+        memory.read(out, &mut bytes).unwrap();
+        let words: Vec<u32> = bytes.chunks(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect();
+        assert_eq!(words, [1, 0, 0, 1, 9]);
+    }
+}
+
+#[test]
+fn a_call_takes_one_constant() {
+    let text = ".version 8.0\n.target sm_80\n.address_size 64\n.func (.reg .b32 o) twice(.reg .b32 i)\n{\nadd.u32 o, i, i;\nret;\n}\n\
+                .visible .entry k(.param .u64 p0)\n{\n.reg .b32 %r<2>;\n.reg .b64 %d<2>;\nld.param.u64 %d0, [p0];\n\
+                call (%r0), twice, (21);\nst.global.b32 [%d0], %r0;\nret;\n}\n";
+    let module = Module::parse(text).unwrap();
+    let mut memory = Memory::new();
+    let out = memory.alloc(4);
+    launch(&module, "k", &out.to_le_bytes(), &mut memory, &LaunchConfig::new([1, 1, 1], [1, 1, 1])).unwrap();
+    let mut bytes = [0; 4];
+    memory.read(out, &mut bytes).unwrap();
+    assert_eq!(u32::from_le_bytes(bytes), 42);
+}

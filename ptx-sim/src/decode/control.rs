@@ -74,8 +74,14 @@ impl<'a> Builder<'_, 'a> {
         let Some((Operand::Name(name), tail)) = rest.split_first() else {
             return Err(self.operand_error(1, "a function"));
         };
-        let (args, tail) = match tail.split_first() {
-            Some((Operand::List(list), tail)) => {
+        // One constant in parentheses reads as an expression.
+        let list = tail.split_first().and_then(|(first, tail)| match first {
+            Operand::List(list) => Some((list.as_slice(), tail)),
+            Operand::Int(_) | Operand::Float { .. } => Some((std::slice::from_ref(first), tail)),
+            _ => None,
+        });
+        let (args, tail) = match list {
+            Some((list, tail)) => {
                 let index = self.names.functions.get(name).copied();
                 let sizes = index.map_or(&[][..], |index| &self.names.param_bytes[index as usize]);
                 let (args, given) = self.call_parameters(list, sizes, 3)?;

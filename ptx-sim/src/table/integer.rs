@@ -346,8 +346,8 @@ lane_ops! {
             "p = whether a generic address is in param memory"
             |a| window::holds(window::PARAM_WINDOW, a);
         IsspacepConst "isspacep const" (D -> P) "9.7.9.19"
-            "p = whether a generic address is in constant memory, which is global memory here"
-            |_a| false;
+            "p = whether a generic address is in constant memory"
+            |a| window::holds(window::CONST_WINDOW, a);
         IsspacepGlobal "isspacep global" (D -> P) "9.7.9.19"
             "p = whether a generic address is in global memory"
             window::is_global;
