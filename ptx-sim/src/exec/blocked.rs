@@ -21,7 +21,8 @@ impl Cta<'_> {
 
     fn blocked_path(&self, warp: &Warp, path: &Path, warps: &[Warp], states: &[State]) -> Option<Blocked> {
         let program = warp.frames[path.frame].as_ref()?.program;
-        let at = warp.place_in(path.frame, (program, path.pc));
+        let here = (program, path.pc);
+        let at = warp.place_in(path.frame, here);
         if path.wait == Wait::Memory {
             let (address, at) = warp.watch.last_read.map_or((0, at), |(address, at)| (address, at));
             let (line, source) = (self.launch.line(at), self.launch.source(at));
@@ -53,7 +54,7 @@ impl Cta<'_> {
             }
             _ => return None,
         };
-        let (line, source) = (self.launch.line(at), self.launch.source(at));
+        let (line, source) = (self.launch.line(at), self.source_with_calls(warp, path.frame, here));
         Some(Blocked { warp: warp.index, lanes: path.mask, line, source, on })
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::clock::Agents;
 use crate::config::Schedule;
 use crate::counters::Counters;
-use crate::finding::{Fault, Finding, FindingKind, Outcome, Severity};
+use crate::finding::{Fault, Finding, FindingKind, Outcome, Severity, SourceLine};
 use crate::launch::Launch;
 use crate::mark::Who;
 use crate::op::{Inst, Pc, Space};
@@ -361,12 +361,7 @@ impl<'c> Cta<'c> {
         let moved = fault.at.is_some();
         let mut finding = self.finding(fault, warp.index, warp.at);
         if !moved {
-            finding.source = self.launch.source(warp.place());
-            if let Some(source) = &mut finding.source {
-                let calls = warp.calls().into_iter().filter_map(|at| self.launch.source(at));
-                let own = calls.filter(|call| call.file == source.file);
-                source.called_at.extend(own.flat_map(|call| [vec![call.line], call.called_at].concat()));
-            }
+            finding.source = self.source_with_calls(warp, warp.at_frame, warp.at);
         }
         match self.deferred.take() {
             // A missing barrier is why nobody had written yet.
@@ -375,6 +370,15 @@ impl<'c> Cta<'c> {
             }
             _ => finding,
         }
+    }
+
+    /// The source line of what a frame executes, with those of the calls that led there.
+    pub(super) fn source_with_calls(&self, warp: &Warp, frame: usize, at: (usize, Pc)) -> Option<SourceLine> {
+        let mut source = self.launch.source(warp.place_in(frame, at))?;
+        let calls = warp.calls(frame).into_iter().filter_map(|at| self.launch.source(at));
+        let own = calls.filter(|call| call.file == source.file);
+        source.called_at.extend(own.flat_map(|call| [vec![call.line], call.called_at].concat()));
+        Some(source)
     }
 
     pub(super) fn finding(&self, fault: Fault, warp: u32, at: (usize, Pc)) -> Box<Finding> {

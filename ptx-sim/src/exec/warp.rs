@@ -185,9 +185,9 @@ impl Warp {
         self.frames.get(frame).and_then(Option::as_ref).and_then(|f| f.called_at).unwrap_or(at)
     }
 
-    /// The calls that led to the frame of what is executed, from the inside out. Of a library's function, those that led to its call.
-    pub(super) fn calls(&self) -> Vec<(usize, Pc)> {
-        let (mut list, mut frame) = (Vec::new(), self.at_frame);
+    /// The calls that led to a frame, from the inside out. Of a library's function, those that led to its call.
+    pub(super) fn calls(&self, mut frame: usize) -> Vec<(usize, Pc)> {
+        let mut list = Vec::new();
         while let Some(own) = self.frames.get(frame).and_then(Option::as_ref)
             && let Some((caller, pc, ..)) = own.caller
             && list.len() < 64

@@ -25,11 +25,16 @@ fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | b'%' | b'.')
 }
 
-/// The tokens of `source`; comments and white space are dropped.
+/// How compilers mark the text that an `asm` statement became. LLVM 23 counts a line for each line in between, as if every one
+/// stood on a source line of its own; Triton's do not, and what follows would keep the last of them.
+const ASM: [&[u8]; 2] = [b"// begin inline asm", b"// end inline asm"];
+
+/// The tokens of `source`; comments and white space are dropped, and `.loc` inside of an `asm` statement, all of which is where it
+/// begins.
 pub(crate) fn tokens(source: &str) -> Result<Vec<Token<'_>>, LoadError> {
     let bytes = source.as_bytes();
     let mut list = Vec::with_capacity(bytes.len() / 4);
-    let (mut at, mut line) = (0, 1u32);
+    let (mut at, mut line, mut in_asm) = (0, 1u32, false);
     while at < bytes.len() {
         let start = at;
         let byte = bytes[at];
@@ -39,7 +44,13 @@ pub(crate) fn tokens(source: &str) -> Result<Vec<Token<'_>>, LoadError> {
         } else if byte.is_ascii_whitespace() || byte == 0 {
             at += 1;
         } else if bytes[at..].starts_with(b"//") {
-            at += bytes[at..].iter().position(|&b| b == b'\n').unwrap_or(bytes.len() - at);
+            in_asm = if in_asm { !bytes[at..].starts_with(ASM[1]) } else { bytes[at..].starts_with(ASM[0]) };
+            at = line_end(bytes, at);
+        } else if in_asm
+            && bytes[at..].starts_with(b".loc")
+            && !bytes.get(at + 4).is_some_and(|&b| is_word_byte(b))
+        {
+            at = line_end(bytes, at);
         } else if bytes[at..].starts_with(b"/*") {
             let end = find(bytes, at + 2, b"*/").ok_or(LoadError::Unterminated { line, what: "comment" })?;
             line += count_lines(&bytes[at..end]);
@@ -60,6 +71,10 @@ pub(crate) fn tokens(source: &str) -> Result<Vec<Token<'_>>, LoadError> {
         }
     }
     Ok(list)
+}
+
+fn line_end(bytes: &[u8], at: usize) -> usize {
+    bytes[at..].iter().position(|&b| b == b'\n').map_or(bytes.len(), |end| at + end)
 }
 
 /// A word runs over word bytes, over `::`, which joins two of them, and over the sign of a number's exponent.
