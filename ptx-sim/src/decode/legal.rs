@@ -45,7 +45,25 @@ fn is_type(word: &str) -> bool {
     digits.len() < word.len() && digits.starts_with(|c: char| c.is_ascii_digit())
 }
 
+/// The least target that has a word, whatever the instruction.
+fn needs(word: &str) -> Option<&'static str> {
+    Some(match word {
+        "bf16" | "bf16x2" | "tf32" | "L2::cache_hint" | "L2::256B" => "sm_80",
+        "createpolicy" | "discard" | "applypriority" => "sm_80",
+        "xorsign" => "sm_86",
+        "e4m3" | "e5m2" | "e4m3x2" | "e5m2x2" => "sm_89",
+        "cluster" | "shared::cluster" => "sm_90",
+        "f32x2" => "sm_100",
+        _ => return None,
+    })
+}
+
 impl Builder<'_, '_> {
+    /// Refuses words that the module's target does not have.
+    pub(super) fn check_words(&self) -> Result<(), LoadError> {
+        pattern::parts(self.mnemonic).filter_map(needs).try_for_each(|least| self.check_target(least))
+    }
+
     /// Refuses modifiers that do not go together.
     pub(super) fn check_modifiers(&self, family: Family) -> Result<(), LoadError> {
         let words = Words(pattern::parts(self.mnemonic).collect());
@@ -241,6 +259,16 @@ mod tests {
         ] {
             let said = verdict("sm_90a", instruction);
             assert!(said.contains(rule), "{instruction}: {said}");
+        }
+        for (target, instruction, rule) in [
+            ("sm_75", "add.rn.bf16x2 %r1, %r2, %r3", "sm_80"),
+            ("sm_80", "min.xorsign.abs.f16x2 %r1, %r2, %r3", "sm_86"),
+            ("sm_86", "cvt.rn.satfinite.e4m3x2.f32 %h1, %f1, %f2", "sm_89"),
+            ("sm_80", "red.relaxed.cluster.global.add.u32 [%d1], %r1", "sm_90"),
+            ("sm_90", "add.rn.f32x2 %d1, %d2, %d3", "sm_100"),
+        ] {
+            let said = verdict(target, instruction);
+            assert!(said.contains(&format!("needs .target {rule},")), "{instruction}: {said}");
         }
     }
 }

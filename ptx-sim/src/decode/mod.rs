@@ -319,6 +319,7 @@ impl<'a> Builder<'_, 'a> {
         {
             return self.move_vector(captures[0], operands);
         }
+        self.check_words()?;
         match self.lookup.find(self.mnemonic) {
             Some(Form::Lane(lane)) => self.lane(&lane, operands),
             Some(Form::Family(family, captures, needs)) => {
