@@ -332,7 +332,8 @@ impl<F: FnMut(Bank, &mut Slot, Role)> Visitor<'_, F> {
                     BulkTo::Peer { mbarrier } | BulkTo::Answer { mbarrier, .. } => self.addr(mbarrier),
                     BulkTo::Global { byte_mask } => byte_mask.iter_mut().for_each(|s| self.word(s)),
                 }
-                op.bytes.iter_mut().chain(&mut op.coordinates).for_each(|s| self.word(s));
+                let offsets = op.offsets.iter_mut().flatten();
+                op.bytes.iter_mut().chain(&mut op.coordinates).chain(offsets).for_each(|s| self.word(s));
             }
             Op::StoreBulk(op) => {
                 self.addr(&mut op.addr);

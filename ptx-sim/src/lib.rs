@@ -69,6 +69,7 @@ mod formats;
 mod grid;
 mod half;
 mod heap;
+mod im2col;
 mod lane_order;
 mod launch;
 mod mark;

@@ -1,8 +1,8 @@
 //! Tensor maps: what a bulk tensor copy needs to know of a tensor in global memory (PTX ISA §5.5). NVIDIA does not publish the
 //! 128 bytes that `cuTensorMapEncodeTiled` writes, so the simulator has its own, which it knows by a tag; the limits are those
-//! of that call. Tile mode only; elements outside the tensor read as zero.
+//! of that call and of `cuTensorMapEncodeIm2col`. Elements outside the tensor read as zero.
 
-use std::cmp::Ordering;
+use crate::im2col::Im2col;
 
 /// Element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,20 +105,31 @@ pub enum TensorMapError {
         /// What is allowed.
         rule: &'static str,
     },
+    /// Not 3 to 5 dimensions of an im2col map, or lists of other lengths.
+    #[error(
+        "{dims} dimensions with {strides} strides and corners of {corners}: im2col takes 3 to 5, one stride less, corners of two less"
+    )]
+    Corners {
+        /// Dimensions given.
+        dims: usize,
+        /// Strides given.
+        strides: usize,
+        /// Offsets of a corner given.
+        corners: usize,
+    },
+    /// An offset of a corner that the hardware does not take.
+    #[error("an offset of a corner is {got}: {least} to {most} for this many dimensions")]
+    Corner {
+        /// The offset.
+        got: i16,
+        /// The least.
+        least: i16,
+        /// The largest.
+        most: i16,
+    },
     /// An inner row of the box that is longer than the swizzle's span, which no hardware takes.
     #[error("a row of the box is {bytes} bytes, more than the swizzle's span of {span}")]
     Span {
-        /// Bytes of a row.
-        bytes: u64,
-        /// Bytes of the span.
-        span: u64,
-    },
-    /// An inner row of the box that is shorter than the swizzle's span. Hardware takes it. CUDA's programming guide asks for shared
-    /// memory of the full span for each row, but says neither where the rows begin nor how many bytes the mbarrier counts.
-    #[error(
-        "not supported: a row of the box is {bytes} bytes, less than the swizzle's span of {span}; CUDA does not say how such rows lie"
-    )]
-    ShortRow {
         /// Bytes of a row.
         bytes: u64,
         /// Bytes of the span.
@@ -133,11 +144,30 @@ pub struct TensorMap {
     address: u64,
     dims: Vec<u64>,
     strides: Vec<u64>,
+    /// Elements of a box in each dimension; of im2col the channels of a pixel and the pixels.
     box_dims: Vec<u64>,
+    /// From one element of a box to the next, in each dimension.
+    element_strides: Vec<u16>,
+    im2col: Option<Im2col>,
     swizzle: Swizzle,
 }
 
 const TAG: [u8; 8] = *b"ptxsim\x00\x01";
+
+/// Where the corners of an im2col map lie among its bytes: two lengths of a box leave room for the first.
+const LOWER: usize = 100;
+const UPPER: usize = 118;
+
+/// Refuses the first value of a list for which the rule does not hold.
+fn check(
+    what: &'static str,
+    list: &[u64],
+    rule: &'static str,
+    holds: fn(u64) -> bool,
+) -> Result<(), TensorMapError> {
+    let wrong = list.iter().enumerate().find(|(_, value)| !holds(**value));
+    wrong.map_or(Ok(()), |(index, &got)| Err(TensorMapError::Value { what, index, got, rule }))
+}
 
 impl TensorMap {
     /// Bytes of a map; it lies at a multiple of 64.
@@ -146,7 +176,7 @@ impl TensorMap {
     /// A map of the tensor at `address`. `strides` are in bytes, from dimension 1 on; `box_dims` are elements.
     ///
     /// # Errors
-    /// [`TensorMapError`] for what `cuTensorMapEncodeTiled` does not take, and for rows shorter than the swizzle's span.
+    /// [`TensorMapError`] for what `cuTensorMapEncodeTiled` does not take.
     pub fn new(
         ty: TensorType,
         address: u64,
@@ -160,30 +190,103 @@ impl TensorMap {
             let (strides, box_dims) = (strides.len(), box_dims.len());
             return Err(TensorMapError::Rank { dims: rank, strides, box_dims });
         }
-        let check = |what, list: &[u64], rule, holds: fn(u64) -> bool| {
-            let wrong = list.iter().enumerate().find(|(_, value)| !holds(**value));
-            wrong.map_or(Ok(()), |(index, &got)| Err(TensorMapError::Value { what, index, got, rule }))
-        };
-        check("address", &[address], "a multiple of 16", |a| a.is_multiple_of(16))?;
-        check("dimension", dims, "1 to 2^32", |d| (1..=1 << 32).contains(&d))?;
-        check("stride", strides, "a multiple of 16 below 2^40", |s| s.is_multiple_of(16) && s < 1 << 40)?;
         check("box length", box_dims, "1 to 256", |b| (1..=256).contains(&b))?;
-        let row = box_dims[0] * ty.bytes();
-        check("bytes of a box row", &[row], "a multiple of 16", |r| r.is_multiple_of(16))?;
-        let span = swizzle.span();
-        match row.cmp(&span) {
-            _ if swizzle == Swizzle::None => {}
-            Ordering::Less => return Err(TensorMapError::ShortRow { bytes: row, span }),
-            Ordering::Equal => {}
-            Ordering::Greater => return Err(TensorMapError::Span { bytes: row, span }),
+        TensorMap {
+            ty,
+            address,
+            dims: dims.to_vec(),
+            strides: strides.to_vec(),
+            box_dims: box_dims.to_vec(),
+            element_strides: vec![1; rank],
+            im2col: None,
+            swizzle,
         }
+        .checked()
+    }
+
+    /// A map for im2col copies of the tensor at `address`, whose dimensions are C, W, H and D where there are, and N. `corners` are the
+    /// offsets of the bounding box from the first and from the last pixel, in the order W, H, D; `box_dims` the channels of a pixel and
+    /// the pixels of a copy.
+    ///
+    /// # Errors
+    /// [`TensorMapError`] for what `cuTensorMapEncodeIm2col` does not take.
+    pub fn im2col(
+        ty: TensorType,
+        address: u64,
+        (dims, strides): (&[u64], &[u64]),
+        (lower, upper): (&[i16], &[i16]),
+        box_dims: [u64; 2],
+        swizzle: Swizzle,
+    ) -> Result<TensorMap, TensorMapError> {
+        let rank = dims.len();
+        if !(3..=5).contains(&rank)
+            || strides.len() + 1 != rank
+            || lower.len() + 2 != rank
+            || upper.len() + 2 != rank
+        {
+            return Err(TensorMapError::Corners { dims: rank, strides: strides.len(), corners: lower.len() });
+        }
+        let range = Im2col::corner_range(rank);
+        if let Some(corner) = lower.iter().chain(upper).find(|corner| !range.contains(corner)) {
+            return Err(TensorMapError::Corner { got: *corner, least: *range.start(), most: *range.end() });
+        }
+        check("channels of a pixel", &box_dims[..1], "1 to 256", |b| (1..=256).contains(&b))?;
+        check("pixels of a copy", &box_dims[1..], "1 to 1024", |b| (1..=1024).contains(&b))?;
+        let im2col = Some(Im2col { lower: lower.to_vec(), upper: upper.to_vec() });
         let (dims, strides, box_dims) = (dims.to_vec(), strides.to_vec(), box_dims.to_vec());
-        Ok(TensorMap { ty, address, dims, strides, box_dims, swizzle })
+        TensorMap { ty, address, dims, strides, box_dims, element_strides: vec![1; rank], im2col, swizzle }
+            .checked()
+    }
+
+    /// The map with other steps from one element of a box to the next, of each dimension; the first has none.
+    ///
+    /// # Errors
+    /// [`TensorMapError::Value`] for another number of steps, or one that is not 1 to 8.
+    pub fn with_element_strides(mut self, steps: &[u16]) -> Result<TensorMap, TensorMapError> {
+        let list: Vec<u64> = steps.iter().map(|step| u64::from(*step)).collect();
+        if list.len() != self.dims.len() {
+            let (what, got, rule) = ("element strides", list.len() as u64, "as many as dimensions");
+            return Err(TensorMapError::Value { what, index: 0, got, rule });
+        }
+        check("element stride", &list, "1 to 8", |s| (1..=8).contains(&s))?;
+        self.element_strides = steps.to_vec();
+        self.element_strides[0] = 1;
+        Ok(self)
+    }
+
+    /// What holds of both modes.
+    fn checked(self) -> Result<TensorMap, TensorMapError> {
+        check("address", &[self.address], "a multiple of 16", |a| a.is_multiple_of(16))?;
+        check("dimension", &self.dims, "1 to 2^32", |d| (1..=1 << 32).contains(&d))?;
+        check("stride", &self.strides, "a multiple of 16 below 2^40", |s| {
+            s.is_multiple_of(16) && s < 1 << 40
+        })?;
+        let row = self.box_dims[0] * self.ty.bytes();
+        check("bytes of a box row", &[row], "a multiple of 16", |r| r.is_multiple_of(16))?;
+        let span = self.swizzle.span();
+        if self.swizzle != Swizzle::None && row > span {
+            return Err(TensorMapError::Span { bytes: row, span });
+        }
+        Ok(self)
+    }
+
+    /// Elements of a box in each dimension, as they lie in shared memory.
+    fn lengths(&self) -> impl Iterator<Item = u64> {
+        let strides = if self.im2col.is_some() { &[][..] } else { &self.element_strides[..] };
+        self.box_dims
+            .iter()
+            .enumerate()
+            .map(|(i, length)| length.div_ceil(strides.get(i).map_or(1, |s| (*s).into())))
+    }
+
+    /// Whether it is for im2col copies.
+    pub(crate) fn is_im2col(&self) -> bool {
+        self.im2col.is_some()
     }
 
     /// Bytes of a box, which a copy brings whatever part of it lies outside the tensor.
     pub fn box_bytes(&self) -> u64 {
-        self.box_dims.iter().product::<u64>() * self.ty.bytes()
+        self.lengths().product::<u64>() * self.ty.bytes()
     }
 
     /// The map as the kernel is given it: a parameter or in global memory, 64-byte aligned.
@@ -198,9 +301,15 @@ impl TensorMap {
         for (at, value) in longs {
             bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
         }
-        for (at, value) in (96..).step_by(2).zip(&self.box_dims) {
-            bytes[at..at + 2].copy_from_slice(&(*value as u16).to_le_bytes());
+        let box_dims = (96..).step_by(2).zip(self.box_dims.iter().map(|length| *length as u16));
+        let steps = (106..).step_by(2).zip(self.element_strides.iter().copied());
+        let (lower, upper) = self.im2col.as_ref().map_or((&[][..], &[][..]), |m| (&m.lower, &m.upper));
+        let corners = [(LOWER, lower), (UPPER, upper)].into_iter();
+        let corners = corners.flat_map(|(at, list)| (at..).step_by(2).zip(list.iter().map(|c| *c as u16)));
+        for (at, value) in box_dims.chain(steps).chain(corners) {
+            bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
         }
+        bytes[11] = self.im2col.is_some().into();
         bytes
     }
 
@@ -213,11 +322,22 @@ impl TensorMap {
         }
         let dims: Vec<u64> = (0..rank).map(|i| long(24 + 8 * i)).collect();
         let strides: Vec<u64> = (1..rank).map(|i| long(56 + 8 * i)).collect();
-        let short = |i: usize| u64::from(u16::from_le_bytes([bytes[96 + 2 * i], bytes[97 + 2 * i]]));
-        let box_dims: Vec<u64> = (0..rank).map(short).collect();
         let ty = *TensorType::ALL.get(usize::from(bytes[8]))?;
         let swizzle = *Swizzle::ALL.get(usize::from(bytes[9]))?;
-        TensorMap::new(ty, long(16), &dims, &strides, &box_dims, swizzle).ok()
+        let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let map = if bytes[11] == 0 {
+            let box_dims: Vec<u64> = (0..rank).map(|i| word(96 + 2 * i).into()).collect();
+            TensorMap::new(ty, long(16), &dims, &strides, &box_dims, swizzle)
+        } else {
+            let corner =
+                |from| (0..rank.saturating_sub(2)).map(|i| word(from + 2 * i) as i16).collect::<Vec<_>>();
+            let corners = (&corner(LOWER)[..], &corner(UPPER)[..]);
+            let box_dims = [word(96).into(), word(98).into()];
+            TensorMap::im2col(ty, long(16), (&dims, &strides), corners, box_dims, swizzle)
+        };
+        // A map that a kernel makes of zeros has no steps.
+        let steps: Vec<u16> = (0..rank).map(|i| word(106 + 2 * i).max(1)).collect();
+        map.ok()?.with_element_strides(&steps).ok()
     }
 
     /// Where `tensormap.replace` puts a field of that name and dimension: offset, bytes, and what is written for a value.
@@ -258,21 +378,37 @@ impl TensorMap {
         self.dims.len()
     }
 
-    /// The 16-byte chunks of the box at `coordinates`, for a box that starts at `shared`.
-    pub(crate) fn chunks(&self, coordinates: &[i32], shared: u64) -> Vec<Chunk> {
+    /// Where every row of the box at `coordinates` starts, a pixel of an im2col copy, and whether it lies in the tensor.
+    fn rows(&self, coordinates: &[i32], offsets: &[u16]) -> Vec<(bool, u64)> {
+        let place = |(inside, start): (bool, u64), i: usize, at: i64| {
+            let inside = inside && (0..self.dims[i] as i64).contains(&at);
+            (inside, start.wrapping_add((at as u64).wrapping_mul(self.strides[i - 1])))
+        };
+        let (steps, first) = (&self.element_strides, (true, self.address));
+        if let Some(im2col) = &self.im2col {
+            let pixels = im2col.pixels(&coordinates[1..], offsets, (&self.dims, steps), self.box_dims[1]);
+            let row = |pixel: Vec<i64>| (1..).zip(pixel).fold(first, |row, (i, at)| place(row, i, at));
+            return pixels.into_iter().map(row).collect();
+        }
+        let rows: u64 = self.lengths().skip(1).product();
+        let row = |mut rest: u64| {
+            self.lengths().enumerate().skip(1).fold(first, |row, (i, length)| {
+                let at = i64::from(coordinates[i]) + (rest % length) as i64 * i64::from(steps[i]);
+                rest /= length;
+                place(row, i, at)
+            })
+        };
+        (0..rows).map(row).collect()
+    }
+
+    /// The 16-byte chunks of the box at `coordinates`, for a box that starts at `shared`; `offsets` are those of an im2col copy.
+    pub(crate) fn chunks(&self, coordinates: &[i32], offsets: &[u16], shared: u64) -> Vec<Chunk> {
         let bytes = self.ty.bytes();
         let row_bytes = self.box_dims[0] * bytes;
-        let rows: u64 = self.box_dims[1..].iter().product();
+        // Each row of a swizzled box begins a span, even if it is shorter; an mbarrier counts the row's bytes (seen on an H200).
+        let pitch = if self.swizzle == Swizzle::None { row_bytes } else { self.swizzle.span() };
         let mut list = Vec::with_capacity((self.box_bytes() / 16) as usize);
-        for row in 0..rows {
-            let mut rest = row;
-            let (mut inside, mut start) = (true, self.address);
-            for (i, length) in self.box_dims.iter().enumerate().skip(1) {
-                let at = i64::from(coordinates[i]) + (rest % length) as i64;
-                rest /= length;
-                inside &= (0..self.dims[i] as i64).contains(&at);
-                start = start.wrapping_add((at as u64).wrapping_mul(self.strides[i - 1]));
-            }
+        for (row, (inside, start)) in (0..).zip(self.rows(coordinates, offsets)) {
             for chunk in (0..row_bytes).step_by(16) {
                 let first = i64::from(coordinates[0]) + (chunk / bytes) as i64;
                 let count = (16 / bytes) as i64;
@@ -281,7 +417,7 @@ impl TensorMap {
                 let (low, high) = if inside { (low, high) } else { (0, 0) };
                 let global = start.wrapping_add(((first + low as i64) as u64).wrapping_mul(bytes));
                 list.push(Chunk {
-                    shared: self.swizzle.apply(shared.wrapping_add(row * row_bytes + chunk)),
+                    shared: self.swizzle.apply(shared.wrapping_add(row * pitch + chunk)),
                     global,
                     skip: (low * bytes) as u32,
                     bytes: ((high - low) * bytes) as u32,
@@ -333,6 +469,38 @@ mod tests {
         assert_eq!(TensorMap::from_bytes(&map.to_bytes()), Some(map.clone()));
         assert_eq!(TensorMap::from_bytes(&[0; 128]), None);
         assert_eq!((map.rank(), map.box_bytes()), (3, 1024));
+        let corners = (&[-1i16, -2][..], &[1i16, 0][..]);
+        let sizes = (&[32, 7, 5, 2][..], &[64, 448, 2240][..]);
+        let map = TensorMap::im2col(TensorType::F16, 256, sizes, corners, [32, 48], Swizzle::B64).unwrap();
+        let map = map.with_element_strides(&[1, 2, 2, 1]).unwrap();
+        assert_eq!(TensorMap::from_bytes(&map.to_bytes()), Some(map.clone()));
+        assert_eq!((map.rank(), map.box_bytes()), (4, 3072));
+    }
+
+    /// As an H200 puts them: the places of both chunks of the first nine rows.
+    #[test]
+    fn short_rows_begin_where_a_span_does() {
+        let places = |swizzle| -> Vec<u64> {
+            let map = TensorMap::new(TensorType::U32, 0, &[8, 9], &[32], &[8, 9], swizzle).unwrap();
+            assert_eq!(map.box_bytes(), 288);
+            map.chunks(&[0, 0], &[], 0).iter().map(|chunk| chunk.shared).collect()
+        };
+        let b64 = [0, 16, 64, 80, 144, 128, 208, 192, 288, 304, 352, 368, 432, 416, 496, 480, 512, 528];
+        assert_eq!(places(Swizzle::B64), b64);
+        let b128 = [0, 16, 144, 128, 288, 304, 432, 416, 576, 592, 720, 704, 864, 880, 1008, 992, 1024, 1040];
+        assert_eq!(places(Swizzle::B128), b128);
+    }
+
+    #[test]
+    fn steps_leave_elements_of_a_box_out() {
+        let map = TensorMap::new(TensorType::U32, 0, &[4, 9], &[16], &[4, 5], Swizzle::None).unwrap();
+        let map = map.with_element_strides(&[1, 2]).unwrap();
+        assert_eq!(map.box_bytes(), 48);
+        let global: Vec<u64> = map.chunks(&[0, 1], &[], 0).iter().map(|chunk| chunk.global).collect();
+        assert_eq!(global, [16, 48, 80]);
+        assert!(
+            map.clone().with_element_strides(&[1, 9]).is_err() && map.with_element_strides(&[1]).is_err()
+        );
     }
 
     #[test]
@@ -349,22 +517,31 @@ mod tests {
             new(0, &[64], &[], &[64], Swizzle::B64),
             "a row of the box is 128 bytes, more than the swizzle's span of 64"
         );
-        let short = new(0, &[64], &[], &[32], Swizzle::B128);
-        assert!(short.starts_with("not supported: a row of the box is 64 bytes"), "{short}");
         assert!(new(0, &[], &[], &[], none).starts_with("0 dimensions"));
+        let im2col = |dims: &[u64], strides: &[u64], corner: &[i16]| {
+            let corners = (corner, corner);
+            TensorMap::im2col(TensorType::F16, 0, (dims, strides), corners, [8, 8], none)
+                .unwrap_err()
+                .to_string()
+        };
+        assert_eq!(
+            im2col(&[8, 8, 8, 8], &[16; 3], &[0, 128]),
+            "an offset of a corner is 128: -128 to 127 for this many dimensions"
+        );
+        assert!(im2col(&[8, 8], &[16], &[]).starts_with("2 dimensions"));
     }
 
     #[test]
     fn chunks_outside_the_tensor_are_cut_to_what_lies_inside() {
         let map = TensorMap::new(TensorType::F16, 0, &[20, 3], &[48], &[16, 2], Swizzle::None).unwrap();
-        let list = map.chunks(&[-2, 2], 4096);
+        let list = map.chunks(&[-2, 2], &[], 4096);
         let element = TensorType::F16;
         let chunk = |shared, global, skip, bytes| Chunk { shared, global, skip, bytes, element };
         assert_eq!(list[0], chunk(4096, 96, 4, 12));
         assert_eq!(list[1], chunk(4112, 96 + 12, 0, 16));
         // Row 3 does not exist.
         assert!(list[2..].iter().all(|c| c.bytes == 0) && list.len() == 4);
-        let right = map.chunks(&[16, 0], 4096);
+        let right = map.chunks(&[16, 0], &[], 4096);
         assert_eq!((right[0].bytes, right[1].bytes), (8, 0));
     }
 }

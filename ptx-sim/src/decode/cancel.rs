@@ -24,6 +24,7 @@ impl<'a> Builder<'_, 'a> {
             reduces: None,
             bytes: None,
             coordinates: Vec::new(),
+            offsets: None,
             hides_proxies: false,
             needs_no_init_fence: false,
         })));

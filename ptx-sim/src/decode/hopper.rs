@@ -175,7 +175,9 @@ impl<'a> Builder<'_, 'a> {
         let is_tensor = matches!(family, Family::TensorLoad | Family::TensorStore | Family::TensorReduce);
         let hinted = captures.contains(&"L2::cache_hint");
         let multicast = captures.contains(&"multicast::cluster");
-        let plain = 2 + usize::from(to_shared) + usize::from(!is_tensor);
+        let im2col = captures.contains(&"im2col");
+        let offset_at = 2 + usize::from(to_shared) + usize::from(!is_tensor);
+        let plain = offset_at + usize::from(im2col);
         let masked = captures.contains(&"cp_mask");
         let expected = plain + usize::from(multicast) + usize::from(hinted);
         self.count(operands, expected + usize::from(masked))?;
@@ -218,6 +220,20 @@ impl<'a> Builder<'_, 'a> {
             }
             operand => self.address(operand, global_at + 1)?,
         };
+        let mut offsets = captures.contains(&"im2col_no_offs").then(Vec::new);
+        if im2col {
+            let Operand::Vector(list) = &operands[offset_at] else {
+                return Err(self.operand_error(offset_at + 1, "a list of offsets"));
+            };
+            let list = list.iter().map(|offset| Ok(self.any_source(offset, offset_at + 1, 16)?.slot));
+            offsets = Some(list.collect::<Result<Vec<Slot>, LoadError>>()?);
+        }
+        let dims = coordinates.len();
+        if offsets.as_ref().is_some_and(|list| dims < 3 || im2col && list.len() + 2 != dims) {
+            return Err(
+                self.operand_error(offset_at + 1, "two offsets less than coordinates, of 3 to 5 dimensions")
+            );
+        }
         let bytes = if is_tensor { None } else { Some(self.word(&operands[2], 3)?) };
         let at = 2 + usize::from(!is_tensor);
         let to = match family {
@@ -238,6 +254,7 @@ impl<'a> Builder<'_, 'a> {
             reduces,
             bytes,
             coordinates,
+            offsets,
             hides_proxies: false,
             needs_no_init_fence,
         };

@@ -324,10 +324,15 @@ impl Warp {
         if map.rank() != op.coordinates.len() {
             return Err(bad("the tensor map has another number of dimensions"));
         }
+        if map.is_im2col() != op.offsets.is_some() {
+            return Err(bad("the tensor map is of the other mode, tile or im2col"));
+        }
         fits(map.box_bytes(), lane, shared, cta)?;
         let regs = &self.frame(frame)?.regs;
+        let offsets = op.offsets.iter().flatten().map(|slot| regs.word[*slot as usize][lane] as u16);
+        let offsets: Vec<u16> = offsets.collect();
         let at: Vec<i32> = op.coordinates.iter().map(|c| regs.word[*c as usize][lane] as i32).collect();
-        Ok(map.chunks(&at, shared))
+        Ok(map.chunks(&at, &offsets, shared))
     }
 
     /// The lane as the async proxy.

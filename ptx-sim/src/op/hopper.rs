@@ -78,6 +78,8 @@ pub(crate) struct Bulk {
     /// Bytes of a range; `None` for a tensor.
     pub(crate) bytes: Option<Slot>,
     pub(crate) coordinates: Vec<Slot>,
+    /// Of an im2col copy the offsets of W, H and D, none of a store; `None` of a copy of a tile.
+    pub(crate) offsets: Option<Vec<Slot>>,
     /// Whether its user knows of no proxies, and could not place a fence for them: of `cuda::memcpy_async` (the CUDA C++
     /// Programming Guide's programs have no fence around it).
     pub(crate) hides_proxies: bool,

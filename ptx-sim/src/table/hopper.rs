@@ -151,14 +151,14 @@ pub(super) const ROWS: &[FamilyRow] = &[
     row(
         "sm_90",
         Family::TensorLoad,
-        "cp async bulk tensor {1d 2d 3d 4d 5d} {shared::cluster shared::cta} global [tile] mbarrier::complete_tx::bytes [multicast::cluster] [cta_group::1] [L2::cache_hint]",
+        "cp async bulk tensor {1d 2d 3d 4d 5d} {shared::cluster shared::cta} global [tile im2col] mbarrier::complete_tx::bytes [multicast::cluster] [cta_group::1] [L2::cache_hint]",
         "9.7.9.27.1.2",
         "starts a copy of a tensor's box to shared memory, swizzled; zeros outside the tensor, which count as bytes too",
     ),
     row(
         "sm_90",
         Family::TensorStore,
-        "cp async bulk tensor {1d 2d 3d 4d 5d} global shared::cta [tile] bulk_group [L2::cache_hint]",
+        "cp async bulk tensor {1d 2d 3d 4d 5d} global shared::cta [tile im2col_no_offs] bulk_group [L2::cache_hint]",
         "9.7.9.27.1.2",
         "starts a copy of a box to a tensor in the thread's open bulk group; nothing is written outside the tensor",
     ),
@@ -187,7 +187,7 @@ pub(super) const ROWS: &[FamilyRow] = &[
     row(
         "sm_90",
         Family::TensorReduce,
-        "cp reduce async bulk tensor {1d 2d 3d 4d 5d} global shared::cta {add min max and or xor inc dec} [tile] bulk_group \
+        "cp reduce async bulk tensor {1d 2d 3d 4d 5d} global shared::cta {add min max and or xor inc dec} [tile im2col_no_offs] bulk_group \
          [L2::cache_hint]",
         "9.7.9.27.1.3",
         "starts an operation on every element of a box of a tensor in the thread's open bulk group",
@@ -202,7 +202,7 @@ pub(super) const ROWS: &[FamilyRow] = &[
     row(
         "sm_90",
         Family::Nothing,
-        "cp async bulk prefetch tensor {1d 2d 3d 4d 5d} L2 global [tile] [L2::cache_hint]",
+        "cp async bulk prefetch tensor {1d 2d 3d 4d 5d} L2 global [tile im2col] [L2::cache_hint]",
         "9.7.9.27.1.4",
         "a hint, without effect here",
     ),
