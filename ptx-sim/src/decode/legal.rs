@@ -3,6 +3,7 @@
 //! refused here too.
 
 use super::Builder;
+use super::lookup::Form;
 use crate::error::LoadError;
 use crate::table::family::Family;
 use crate::table::pattern;
@@ -59,13 +60,22 @@ fn needs(word: &str) -> Option<&'static str> {
 }
 
 impl Builder<'_, '_> {
-    /// Refuses words that the module's target does not have.
-    pub(super) fn check_words(&self) -> Result<(), LoadError> {
-        pattern::parts(self.mnemonic).filter_map(needs).try_for_each(|least| self.check_target(least))
+    /// Refuses an instruction that the module's target does not have, or whose modifiers do not go together.
+    pub(super) fn check_legal(&mut self, form: &Form<'_>) -> Result<(), LoadError> {
+        if self.lookup.is_legal(self.mnemonic) {
+            return Ok(());
+        }
+        pattern::parts(self.mnemonic).filter_map(needs).try_for_each(|least| self.check_target(least))?;
+        if let Form::Family(family, _, least) = form {
+            self.check_target(least)?;
+            self.check_modifiers(*family)?;
+        }
+        self.lookup.set_legal(self.mnemonic);
+        Ok(())
     }
 
     /// Refuses modifiers that do not go together.
-    pub(super) fn check_modifiers(&self, family: Family) -> Result<(), LoadError> {
+    fn check_modifiers(&self, family: Family) -> Result<(), LoadError> {
         let words = Words(pattern::parts(self.mnemonic).collect());
         let rule = match family {
             Family::Load | Family::LoadUniform | Family::Store => {

@@ -1,6 +1,6 @@
 //! Finds the row of the table for a mnemonic.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use crate::op::Op;
@@ -105,12 +105,24 @@ static INDEX: LazyLock<Index> = LazyLock::new(|| {
 #[derive(Default)]
 pub(crate) struct Lookup<'m> {
     seen: HashMap<&'m str, Option<Form<'m>>>,
+    /// Mnemonics whose words go together and which the target has.
+    legal: HashSet<&'m str>,
 }
 
 impl<'m> Lookup<'m> {
     /// The form of a mnemonic; lane-wise rows come before families.
     pub(crate) fn find(&mut self, mnemonic: &'m str) -> Option<Form<'m>> {
         self.seen.entry(mnemonic).or_insert_with(|| find(mnemonic)).clone()
+    }
+
+    /// Whether a mnemonic is known to be legal.
+    pub(crate) fn is_legal(&self, mnemonic: &str) -> bool {
+        self.legal.contains(mnemonic)
+    }
+
+    /// Remembers that it is.
+    pub(crate) fn set_legal(&mut self, mnemonic: &'m str) {
+        self.legal.insert(mnemonic);
     }
 }
 

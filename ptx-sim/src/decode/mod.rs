@@ -319,14 +319,13 @@ impl<'a> Builder<'_, 'a> {
         {
             return self.move_vector(captures[0], operands);
         }
-        self.check_words()?;
-        match self.lookup.find(self.mnemonic) {
+        let form = self.lookup.find(self.mnemonic);
+        if let Some(form) = &form {
+            self.check_legal(form)?;
+        }
+        match form {
             Some(Form::Lane(lane)) => self.lane(&lane, operands),
-            Some(Form::Family(family, captures, needs)) => {
-                self.check_target(needs)?;
-                self.check_modifiers(family)?;
-                self.family(family, &captures, operands)
-            }
+            Some(Form::Family(family, captures, _)) => self.family(family, &captures, operands),
             None => Err(self.unsupported()),
         }
     }
