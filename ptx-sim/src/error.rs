@@ -236,6 +236,16 @@ pub enum SimError {
         /// The limit.
         limit: u64,
     },
+    /// Another size than the kernel says that every launch has (`.reqntid`, `.reqnctapercluster`).
+    #[error("{what} are {got:?}, the kernel says that they must be {required:?}")]
+    Required {
+        /// What is counted.
+        what: &'static str,
+        /// The launch's.
+        got: [u32; 3],
+        /// The kernel's.
+        required: [u32; 3],
+    },
     /// The CTA needs more shared memory than the device has.
     #[error("entry `{entry}` needs {requested} bytes of shared memory a CTA, the device has {limit}")]
     SharedMemory {

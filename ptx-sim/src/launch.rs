@@ -169,6 +169,17 @@ fn validate(name: &str, entry: &Entry, params: &[u8], config: &LaunchConfig) -> 
     let threads: u64 = config.block.iter().map(|d| u64::from(*d)).fold(1, u64::saturating_mul);
     let limit = entry.max_threads().unwrap_or(u64::MAX).min(config.limits.threads_per_cta.into());
     check("threads of a CTA", threads, limit)?;
+    let required = [
+        ("threads of a CTA", entry.block(), Some(config.block)),
+        ("CTAs of a cluster", entry.cluster(), config.cluster),
+    ];
+    for (what, required, got) in required {
+        if let (Some(required), Some(got)) = (required, got)
+            && required != got
+        {
+            return Err(SimError::Required { what, got, required });
+        }
+    }
     let cluster = config.cluster.or(entry.cluster()).unwrap_or([1; 3]);
     check("CTAs of a cluster", cluster.iter().map(|d| u64::from(*d)).fold(1, u64::saturating_mul), 16)?;
     for (grid, size) in config.grid.iter().zip(cluster) {

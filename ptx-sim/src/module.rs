@@ -44,7 +44,7 @@ pub struct Entry {
     /// Shared variables that it can reach: static ones, then dynamic ones.
     pub(crate) shared: Vec<u32>,
     pub(crate) dynamic_shared: Vec<u32>,
-    max_threads: Option<u64>,
+    bounds: ast::Bounds,
     /// Smallest store to shared memory.
     pub(crate) shared_granule: u32,
     pub(crate) global_stores: bool,
@@ -55,7 +55,6 @@ pub struct Entry {
     pub(crate) prints: bool,
     /// Whether it asks for the workspace of a cooperative grid.
     pub(crate) needs_workspace: bool,
-    cluster: Option<[u32; 3]>,
     /// Why it cannot be simulated, if it cannot.
     pub(crate) refused: Option<LoadError>,
     smem_bytes: u64,
@@ -84,12 +83,18 @@ impl Entry {
 
     /// CTAs of a cluster in x, y, z (`.reqnctapercluster`).
     pub fn cluster(&self) -> Option<[u32; 3]> {
-        self.cluster
+        self.bounds.cluster
     }
 
     /// Threads of a CTA that `.maxntid` or `.reqntid` allows.
     pub fn max_threads(&self) -> Option<u64> {
-        self.max_threads
+        let required = self.block().map(|block| block.iter().map(|d| u64::from(*d)).product());
+        required.or(self.bounds.max_threads)
+    }
+
+    /// Threads of a CTA in x, y, z that every launch must have (`.reqntid`).
+    pub fn block(&self) -> Option<[u32; 3]> {
+        self.bounds.block
     }
 }
 
@@ -321,7 +326,7 @@ fn entry(
         shared,
         dynamic_shared,
         smem_bytes,
-        max_threads: function.max_threads,
+        bounds: function.bounds,
         shared_granule: stores(OpSpace::Shared).unwrap_or(4),
         global_stores: stores(OpSpace::Global).is_some(),
         orders_clusters: insts().any(|i| orders_clusters(&i.op)),
@@ -330,7 +335,6 @@ fn entry(
         needs_workspace: reached()
             .flat_map(|p| &p.constants)
             .any(|c| matches!(c.value, Constant::Special(Special::Workspace(_)))),
-        cluster: function.cluster,
         refused,
         has_global_atomics: insts().any(|i| matches!(&i.op, Op::Atomic(a) if a.space != OpSpace::Shared)),
         reachable,

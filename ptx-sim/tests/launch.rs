@@ -368,3 +368,26 @@ fn undefined_bits_are_named_by_the_lane_whose_they_are() {
     assert_eq!((found.kind, found.line), (FindingKind::Uninitialized, 15), "{found}");
     assert_eq!((found.lane, found.address), (Some(2), Some(unwritten + 8)), "{found}");
 }
+
+#[test]
+fn a_launch_has_the_sizes_that_the_kernel_requires() {
+    let text = ".version 8.0\n.target sm_90\n.address_size 64\n\
+                .visible .entry k() .reqntid 32, 2 .reqnctapercluster 2\n{\nret;\n}\n";
+    let module = Module::parse(text).unwrap();
+    let entry = module.entry("k").unwrap();
+    assert_eq!(
+        (entry.block(), entry.max_threads(), entry.cluster()),
+        (Some([32, 2, 1]), Some(64), Some([2, 1, 1]))
+    );
+    let run = |block, cluster| {
+        let mut config = LaunchConfig::new([4, 1, 1], block);
+        config.cluster = cluster;
+        launch(&module, "k", &[], &mut Memory::new(), &config).map(|_| ()).map_err(|e| e.to_string())
+    };
+    assert_eq!(run([32, 2, 1], None), Ok(()));
+    assert_eq!(run([32, 2, 1], Some([2, 1, 1])), Ok(()));
+    // As many threads, but not in these dimensions; fewer; clusters of another size.
+    for (block, cluster) in [([64, 1, 1], None), ([32, 1, 1], None), ([32, 2, 1], Some([4, 1, 1]))] {
+        assert!(run(block, cluster).unwrap_err().contains("the kernel says that they must be"));
+    }
+}

@@ -121,11 +121,19 @@ pub(crate) struct Function<'a> {
     pub(crate) params: Vec<Variable<'a>>,
     /// Statements with their lines; `None` for a declaration.
     pub(crate) body: Option<Vec<(u32, Statement<'a>)>>,
-    /// `.maxntid` or `.reqntid` product, if given.
+    pub(crate) bounds: Bounds,
+    pub(crate) line: u32,
+}
+
+/// What a kernel says of its launches.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Bounds {
+    /// The product of `.maxntid`.
     pub(crate) max_threads: Option<u64>,
+    /// `.reqntid`.
+    pub(crate) block: Option<[u32; 3]>,
     /// `.reqnctapercluster`.
     pub(crate) cluster: Option<[u32; 3]>,
-    pub(crate) line: u32,
 }
 
 /// A parsed module.

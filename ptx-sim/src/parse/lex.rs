@@ -25,8 +25,8 @@ fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | b'%' | b'.')
 }
 
-/// How compilers mark the text that an `asm` statement became. LLVM 23 counts a line for each line in between, as if every one
-/// stood on a source line of its own; Triton's do not, and what follows would keep the last of them.
+/// How compilers mark the text that an `asm` statement became. The LLVM of Triton 3.9 counts a line for each line in between, as if
+/// every one stood on a source line of its own; Triton's do not, and what follows would keep the last of them.
 const ASM: [&[u8]; 2] = [b"// begin inline asm", b"// end inline asm"];
 
 /// The tokens of `source`; comments and white space are dropped, and `.loc` inside of an `asm` statement, all of which is where it

@@ -9,7 +9,7 @@ mod trim;
 pub(crate) use trim::only;
 
 use crate::error::LoadError;
-use ast::{Function, InitValue, Module, RegWidth, Space, Variable};
+use ast::{Bounds, Function, InitValue, Module, RegWidth, Space, Variable};
 use lex::{Kind, Token};
 
 /// Largest variable that is accepted; a damaged length must not exhaust memory.
@@ -122,7 +122,7 @@ impl<'a> Parser<'_, 'a> {
         let returns = if !is_entry && self.peek(b'(') { self.parameters()? } else { Vec::new() };
         let name = self.word("a function name")?;
         let params = if self.peek(b'(') { self.parameters()? } else { Vec::new() };
-        let (max_threads, cluster) = self.performance_directives()?;
+        let bounds = self.performance_directives()?;
         let body = if self.take(b';') {
             None
         } else if self.peek(b'{') {
@@ -131,31 +131,24 @@ impl<'a> Parser<'_, 'a> {
             // A directive such as .noreturn may end a declaration without a semicolon only at `;` or `{`.
             return Err(self.expected("`{` or `;`"));
         };
-        Ok(Function { name, is_entry, returns, params, body, max_threads, cluster, line })
+        Ok(Function { name, is_entry, returns, params, body, bounds, line })
     }
 
     /// `.maxntid`, `.reqntid`, `.minnctapersm`, `.maxnreg`, `.noreturn`, … (PTX ISA §11.4).
-    fn performance_directives(&mut self) -> Result<(Option<u64>, Option<[u32; 3]>), LoadError> {
-        let (mut max_threads, mut cluster) = (None, None);
+    fn performance_directives(&mut self) -> Result<Bounds, LoadError> {
+        let mut bounds = Bounds::default();
         while let Some(token) = self.tokens.get(self.at).filter(|t| t.text.starts_with('.')) {
             self.at += 1;
             match token.text {
-                ".maxntid" | ".reqntid" => {
+                ".maxntid" => {
                     let mut product = self.integer()?.unsigned_abs();
                     while self.take(b',') {
                         product = product.saturating_mul(self.integer()?.unsigned_abs());
                     }
-                    max_threads = Some(product);
+                    bounds.max_threads = Some(product);
                 }
-                ".reqnctapercluster" => {
-                    let mut size = [1; 3];
-                    for (at, size) in size.iter_mut().enumerate() {
-                        if at == 0 || self.take(b',') {
-                            *size = u32::try_from(self.integer()?).unwrap_or(0);
-                        }
-                    }
-                    cluster = Some(size);
-                }
+                ".reqntid" => bounds.block = Some(self.extent()?),
+                ".reqnctapercluster" => bounds.cluster = Some(self.extent()?),
                 ".minnctapersm"
                 | ".maxnreg"
                 | ".maxnctapersm"
@@ -170,7 +163,18 @@ impl<'a> Parser<'_, 'a> {
                 other => return Err(unsupported(token.line, other)),
             }
         }
-        Ok((max_threads, cluster))
+        Ok(bounds)
+    }
+
+    /// One to three lengths, the others 1.
+    fn extent(&mut self) -> Result<[u32; 3], LoadError> {
+        let mut size = [1; 3];
+        for (at, size) in size.iter_mut().enumerate() {
+            if at == 0 || self.take(b',') {
+                *size = u32::try_from(self.integer()?).unwrap_or(0);
+            }
+        }
+        Ok(size)
     }
 
     fn parameters(&mut self) -> Result<Vec<Variable<'a>>, LoadError> {

@@ -34,7 +34,9 @@ fn describe(name: &str, entry: &Entry) -> String {
     }
     let dynamic = if entry.has_dynamic_smem() { ", and an array of the launch's size" } else { "" };
     text += &format!("  shared memory: {} bytes{dynamic}\n", entry.smem_bytes());
-    if let Some(threads) = entry.max_threads() {
+    if let Some([x, y, z]) = entry.block() {
+        text += &format!("  threads of a CTA: {x} x {y} x {z}\n");
+    } else if let Some(threads) = entry.max_threads() {
         text += &format!("  threads of a CTA: {threads} at most\n");
     }
     text
