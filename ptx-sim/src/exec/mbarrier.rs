@@ -371,7 +371,8 @@ impl Warp {
             let is_complete = match phase {
                 // The phase before the first one counts as complete.
                 PhaseOperand::Parity(slot) => match regs.word[slot as usize][lane] {
-                    parity @ 0..=1 => current & 1 != parity,
+                    // Triton's warp-specialised loops have parities of one bit, signed: -1 is odd.
+                    parity @ (0 | 1 | u32::MAX) => current & 1 != parity & 1,
                     other => return Err(Fault::at(FindingKind::BadOperand, lane, other.into())),
                 },
                 PhaseOperand::State(slot) => {
