@@ -35,9 +35,9 @@ impl<'m> Words<'m> {
 
     /// Bits of a scalar, or of all elements of a vector.
     fn bits(&self) -> u32 {
-        let number = |text: &str| text.parse::<u32>().unwrap_or(1);
-        let lanes = self.0.iter().filter_map(|word| word.strip_prefix('v')).map(number).next();
-        number(self.ty().trim_start_matches(['b', 'u', 's', 'f'])) * lanes.unwrap_or(1)
+        let number = |text: &str| text.parse::<u32>().ok();
+        let lanes = self.0.iter().find_map(|word| number(word.strip_prefix('v')?));
+        number(self.ty().trim_start_matches(['b', 'u', 's', 'f'])).unwrap_or(1) * lanes.unwrap_or(1)
     }
 }
 
@@ -256,6 +256,7 @@ mod tests {
             ("ld.relaxed.gpu.global.nc.u32 %r1, [%d1]", ".nc takes no"),
             ("ld.nc.u32 %r1, [%d1]", ".nc needs .global"),
             ("ld.global.v4.u64 {%d1, %d2, %d3, %d4}, [%d5]", "needs .target sm_100"),
+            ("ld.volatile.v8.u32 {%r1, %r2, %r3, %r4, %r5, %r6, %r7, %r8}, [%d5]", "needs .target sm_100"),
             ("atom.global.add.f16x2 %r1, [%d1], %r2", ".noftz"),
             ("red.shared.v2.f32.add [%r1], {%f1, %f2}", "global memory"),
             ("red.async.mbarrier::complete_tx::bytes.add.u32 [%r1], %r2, [%r3]", ".relaxed and a scope"),
