@@ -64,6 +64,20 @@ impl Default for Memory {
     }
 }
 
+/// At most 16 bytes as words.
+#[inline]
+pub(crate) fn words_of(bytes: &[u8]) -> Words {
+    let mut words = [0; 4];
+    let (whole, rest) = bytes.as_chunks::<4>();
+    for (word, bytes) in words.iter_mut().zip(whole) {
+        *word = u32::from_le_bytes(*bytes);
+    }
+    for (i, byte) in rest.iter().enumerate() {
+        words[whole.len()] |= u32::from(*byte) << (8 * i);
+    }
+    words
+}
+
 fn zeroed(length: usize) -> Vec<AtomicU32> {
     std::iter::repeat_with(|| AtomicU32::new(0)).take(length).collect()
 }
@@ -154,6 +168,13 @@ impl Memory {
     /// [`MemoryError::OutOfBounds`] unless one live allocation holds the whole range.
     pub fn read(&self, address: u64, out: &mut [u8]) -> Result<(), MemoryError> {
         let (allocation, offset) = self.host_range(address, out.len())?;
+        if offset.is_multiple_of(4) {
+            let words = &allocation.words[offset as usize / 4..];
+            for (chunk, word) in out.chunks_mut(4).zip(words) {
+                chunk.copy_from_slice(&word.load(Relaxed).to_le_bytes()[..chunk.len()]);
+            }
+            return Ok(());
+        }
         for (i, chunk) in out.chunks_mut(16).enumerate() {
             let words = allocation.load(offset + 16 * i as u64, chunk.len() as u32);
             for (j, byte) in chunk.iter_mut().enumerate() {

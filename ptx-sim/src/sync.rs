@@ -92,6 +92,11 @@ impl Flags {
         }
     }
 
+    /// Whether nothing is released anywhere.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_address.is_empty()
+    }
+
     /// A weak write releases nothing.
     pub(crate) fn clear(&mut self, address: u64) {
         if !self.by_address.is_empty() {

@@ -2,7 +2,7 @@
 
 use crate::finding::{Fault, FindingKind, OtherAccess, Outcome};
 use crate::mark::Who;
-use crate::memory::{Allocation, Words};
+use crate::memory::{Allocation, Words, words_of};
 use crate::op::{Access, Addr, MemoryOrder, Pc, Reg, Space, Strength};
 use crate::race::{Collision, Held, RaceAccess};
 use crate::regs::{Bank, LANES, Regs};
@@ -11,6 +11,7 @@ use crate::window;
 use super::cta::Cta;
 use super::order::{Modifies, Strong, weak_write};
 use super::plain::plain_space;
+use super::shape::first_lane;
 use super::warp::Warp;
 
 /// How often a write that collides looks whether the other is of the same value.
@@ -49,6 +50,13 @@ impl Warp {
             return self.load_plain(access, space, &list, frame, active, cta);
         }
         cta.counters.request(access.space, &list, active, bytes, false);
+        let first = first_lane(active);
+        if access.space == Space::Param && lanes(active).all(|lane| list[lane] == list[first]) {
+            // A parameter is the same for all lanes, and defined.
+            let words = self.read(access.space, list[first], (first, bytes), access.order, frame, cta)?;
+            self.keep(access, &words.map(|word| [word; LANES]), frame, active)?;
+            return self.all_defined(access, frame, active);
+        }
         for lane in lanes(active) {
             self.dark = (0, None);
             let words = self.read(access.space, list[lane], (lane, bytes), access.order, frame, cta)?;
@@ -66,10 +74,10 @@ impl Warp {
     pub(super) fn store(&mut self, access: &Access, frame: usize, active: u32, cta: &mut Cta<'_>) -> Outcome {
         let bytes = u32::from(access.element_bytes) * access.regs.len() as u32;
         let list = addresses(&self.frame(frame)?.regs, &access.addr);
-        cta.counters.request(access.space, &list, active, bytes, true);
         if let Some(space) = plain_space(access, &list, active, cta) {
             return self.store_plain(access, space, &list, frame, active, cta);
         }
+        cta.counters.request(access.space, &list, active, bytes, true);
         for lane in lanes(active) {
             let words = gather(&self.frame(frame)?.regs, &access.regs, lane, access.element_bytes);
             let dark = self.dark_stored(access, frame, lane);
@@ -466,14 +474,6 @@ fn load_param(cta: &Cta<'_>, lane: usize, address: u64, bytes: u32) -> Outcome<W
         return Ok([0; 4]);
     }
     Ok(words_of(&params[address as usize..end as usize]))
-}
-
-pub(super) fn words_of(bytes: &[u8]) -> Words {
-    let mut words = [0; 4];
-    for (i, byte) in bytes.iter().enumerate() {
-        words[i / 4] |= u32::from(*byte) << (8 * (i % 4));
-    }
-    words
 }
 
 /// Frame offsets were checked when the program was decoded.

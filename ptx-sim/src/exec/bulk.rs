@@ -7,13 +7,13 @@
 use crate::clock::Agent;
 use crate::finding::{Fault, FindingKind, Outcome};
 use crate::mark::{Later, Who};
-use crate::memory::Words;
+use crate::memory::{Words, words_of};
 use crate::op::{AtomicOp, Bulk, BulkTo, Pc, Proxy, Scalar, Scope, Space, StoreAsync, Strength};
 use crate::race::{Held, RaceAccess};
 use crate::tensor_map::{Chunk, TensorMap, TensorType};
 use crate::window;
 
-use super::access::{addresses, check_alignment, lanes, note_global, words_of};
+use super::access::{addresses, check_alignment, lanes, note_global};
 use super::bulk_store::named_bytes;
 use super::cta::Cta;
 use super::mbarrier::shared_address;

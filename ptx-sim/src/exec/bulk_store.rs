@@ -7,12 +7,12 @@ use std::sync::PoisonError;
 use crate::clock::{Agent, AgentOf};
 use crate::finding::Outcome;
 use crate::mark::{Later, Who};
-use crate::memory::Words;
+use crate::memory::{Words, words_of};
 use crate::op::{Bulk, Pc, Scope, Strength};
 use crate::race::{Held, RaceAccess};
 use crate::tensor_map::Chunk;
 
-use super::access::{lanes, note_global, words_of};
+use super::access::{lanes, note_global};
 use super::bulk::bytes_of;
 use super::cta::Cta;
 use super::warp::Warp;

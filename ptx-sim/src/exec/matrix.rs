@@ -16,7 +16,7 @@ use super::cta::Cta;
 use super::mbarrier::shared_address;
 use super::shape;
 use super::undefined::Origin;
-use super::warp::Warp;
+use super::warp::{Frame, Warp};
 
 /// Eight rows of eight 16-bit elements, two elements to a word.
 type Rows = [[u32; 4]; 8];
@@ -85,11 +85,8 @@ impl Warp {
         active: u32,
         cta: &mut Cta<'_>,
     ) -> Outcome<bool> {
-        let own = self.frame(frame)?;
         let addressed = FULL >> (LANES - 8 * matrix.regs.len());
-        let Some(low) = shape::aligned(list, 0, addressed, 16).filter(|_| own.shade.is_none()) else {
-            return Ok(false);
-        };
+        let Some(low) = shape::aligned(list, 0, addressed, 16) else { return Ok(false) };
         let who = self.who(0, None, cta);
         let shape = cta.shapes.at(self.at, &low, addressed, 16);
         let (least, most) = shape.range(low[0], 16);
@@ -101,7 +98,11 @@ impl Warp {
             return Ok(false);
         }
         cta.counters.shared_load.add_known(shape.wavefronts, addressed, 16);
-        let regs = &mut self.frame(frame)?.regs;
+        let Frame { regs, shade, .. } = self.frame(frame)?;
+        // Nothing that is loaded is undefined.
+        if let Some(shade) = shade {
+            matrix.regs.iter().for_each(|slot| shade.clear(Bank::Word, *slot, FULL));
+        }
         let row = |lane: usize| {
             unpacked(matrix, cta.shared.row(low[lane].wrapping_sub(window::SHARED_BASE as u32)))
         };

@@ -12,7 +12,7 @@ use super::cta::Cta;
 use super::generic::resolve;
 use super::order::weak_write;
 use super::shape;
-use super::undefined::Origin;
+use super::undefined::{Origin, Shade};
 use super::warp::Warp;
 
 /// Words of every lane: word `i` of a lane's bytes is `rows[i][lane]`.
@@ -122,8 +122,8 @@ impl Warp {
         drop(held);
         self.hint = hint;
         self.keep(access, &rows, frame, active)?;
-        if dark.iter().all(|mask| *mask == 0) && self.frame(frame)?.shade.is_none() {
-            return Ok(());
+        if dark.iter().all(|mask| *mask == 0) {
+            return self.all_defined(access, frame, active);
         }
         let space = if space == Plain::Global { Space::Global } else { Space::Shared };
         for lane in lanes(active) {
@@ -146,7 +146,7 @@ impl Warp {
         cta: &mut Cta<'_>,
     ) -> Outcome<bool> {
         let bytes = u32::from(access.element_bytes) * access.regs.len() as u32;
-        if !matches!(bytes, 4 | 8 | 16) || self.frame(frame)?.shade.is_some() {
+        if !matches!(bytes, 4 | 8 | 16) {
             return Ok(false);
         }
         let Some(mut low) = shape::aligned(list, taken, active, bytes) else { return Ok(false) };
@@ -168,11 +168,21 @@ impl Warp {
         let mut rows: Rows = Default::default();
         cta.shared.load_rows(&low, bytes, &mut rows);
         self.keep(access, &rows, frame, active)?;
+        self.all_defined(access, frame, active)?;
         Ok(true)
     }
 
+    /// Nothing that was loaded is undefined.
+    #[inline]
+    pub(super) fn all_defined(&mut self, access: &Access, frame: usize, active: u32) -> Outcome {
+        if let Some(shade) = &mut self.frame(frame)?.shade {
+            access.regs.iter().for_each(|reg| shade.clear(reg.bank, reg.slot, active));
+        }
+        Ok(())
+    }
+
     /// What was loaded goes to the registers.
-    fn keep(&mut self, access: &Access, rows: &Rows, frame: usize, active: u32) -> Outcome {
+    pub(super) fn keep(&mut self, access: &Access, rows: &Rows, frame: usize, active: u32) -> Outcome {
         let regs = &mut self.frame(frame)?.regs;
         for (i, reg) in access.regs.iter().enumerate() {
             if access.element_bytes == 4 && !access.signed && reg.bank == Bank::Word {
@@ -199,8 +209,16 @@ impl Warp {
     ) -> Outcome {
         let bytes = u32::from(access.element_bytes) * access.regs.len() as u32;
         let frame_regs = self.frame(frame)?;
-        let (rows, shaded) =
-            (gather(&frame_regs.regs, &access.regs, access.element_bytes), frame_regs.shade.is_some());
+        let rows = gather(&frame_regs.regs, &access.regs, access.element_bytes);
+        let is_clear = |shade: &Shade| access.regs.iter().all(|r| shade.is_clear(r.bank, r.slot, active));
+        let shaded = frame_regs.shade.as_ref().is_some_and(|shade| !is_clear(shade));
+        if let Plain::Shared { window } = space
+            && !shaded
+            && self.store_at_once(access, window, list, &rows, active, cta)
+        {
+            return Ok(());
+        }
+        cta.counters.request(access.space, list, active, bytes, true);
         let by = (self.index, self.place());
         let taken = if let Plain::Shared { window } = space { window } else { 0 };
         let (mut hint, mut held) = (self.hint, Held::default());
@@ -252,6 +270,45 @@ impl Warp {
         drop(held);
         self.hint = hint;
         Ok(())
+    }
+
+    /// A store to the CTA's own shared memory, of a place of its own by each lane, that nothing is wrong with; false if something may be,
+    /// and nothing was stored.
+    #[inline]
+    fn store_at_once(
+        &mut self,
+        access: &Access,
+        taken: u64,
+        list: &[u64; LANES],
+        rows: &Rows,
+        active: u32,
+        cta: &mut Cta<'_>,
+    ) -> bool {
+        let bytes = u32::from(access.element_bytes) * access.regs.len() as u32;
+        if !matches!(bytes, 4 | 8 | 16) || !cta.flags.is_empty() {
+            return false;
+        }
+        let Some(mut low) = shape::aligned(list, taken, active, bytes) else { return false };
+        let first = low[shape::first_lane(active)];
+        let who = self.who(shape::first_lane(active), None, cta);
+        let shape = cta.shapes.at(self.at, &low, active, bytes);
+        let (least, end) = shape.range(first, bytes);
+        let base = first.wrapping_sub(window::SHARED_BASE as u32);
+        let are_apart = shape.groups.len() == active.count_ones() as usize;
+        if !are_apart
+            || !cta.shared.is_own(least, end)
+            || !cta.shared.note_writes(base, shape.groups.iter().copied(), bytes, &who)
+        {
+            return false;
+        }
+        if access.space != Space::Cluster {
+            cta.counters.shared_store.add_known(shape.wavefronts, active, bytes);
+        }
+        low.iter_mut().for_each(|address| *address = address.wrapping_sub(window::SHARED_BASE as u32));
+        let changed =
+            lanes(active).filter(|lane| cta.shared.store_row(low[*lane], bytes, rows, *lane)).count();
+        (0..changed).for_each(|_| cta.changed_memory(true));
+        true
     }
 }
 

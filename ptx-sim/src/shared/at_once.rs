@@ -1,6 +1,6 @@
-//! The common reads of shared memory, a warp at a time: they are looked at until something may be wrong with one.
+//! The common accesses to shared memory, a warp at a time: they are looked at until something may be wrong with one.
 
-use crate::mark::Who;
+use crate::mark::{Mark, Who};
 use crate::memory::Words;
 use crate::regs::LANES;
 use crate::window::SHARED_BASE;
@@ -49,6 +49,52 @@ impl Shared {
         clean
     }
 
+    /// Notes plain writes of a warp's lanes, each to a range of its own; otherwise as [`Shared::note_reads`]. Lanes that were noted before one
+    /// with which something may be wrong are noted again, which changes nothing: a lane comes after itself.
+    #[inline]
+    pub(crate) fn note_writes(
+        &mut self,
+        base: u32,
+        groups: impl Iterator<Item = (u32, u32)>,
+        bytes: u32,
+        who: &Who<'_>,
+    ) -> bool {
+        if !self.dark.is_empty() {
+            return false;
+        }
+        if self.shadow.is_empty() {
+            return true;
+        }
+        let races = self.checks.shared_races;
+        let (mut who, mut now) = (*who, who.mark());
+        let mut clean = true;
+        for (beyond, lanes) in groups {
+            (who.lanes, now.lanes) = (lanes, lanes);
+            clean &= self.shadow.all_of(base.wrapping_add(beyond).into(), bytes, |cell| {
+                if cell.pending > 0 || cell.mbarrier {
+                    return false;
+                }
+                if races {
+                    let after =
+                        |read: &Mark| !who.collides(read, who.group) || who.comes_after_read(read, who.group);
+                    if who.collides(&cell.write, who.group)
+                        || who.collides(&cell.weak, who.group)
+                        || !cell.reads.iter().all(after)
+                    {
+                        return false;
+                    }
+                    cell.reads.clear();
+                }
+                cell.note_write(now);
+                true
+            });
+            if !clean {
+                break;
+            }
+        }
+        clean
+    }
+
     /// The words of every lane at aligned offsets inside: word `i` of a lane goes to `rows[i][lane]`.
     #[inline]
     pub(crate) fn load_rows(&self, list: &[u32; LANES], bytes: u32, rows: &mut [[u32; LANES]; 4]) {
@@ -57,6 +103,24 @@ impl Shared {
                 *to = self.words[*offset as usize / 4 + i];
             }
         }
+    }
+
+    /// Stores a lane's words at an aligned offset inside; says whether that changes anything.
+    #[inline]
+    pub(crate) fn store_row(
+        &mut self,
+        offset: u32,
+        bytes: u32,
+        rows: &[[u32; LANES]; 4],
+        lane: usize,
+    ) -> bool {
+        let mut changes = false;
+        let words = &mut self.words[offset as usize / 4..][..bytes as usize / 4];
+        for (word, row) in words.iter_mut().zip(rows) {
+            changes |= *word != row[lane];
+            *word = row[lane];
+        }
+        changes
     }
 
     /// 16 bytes at an aligned offset inside.
