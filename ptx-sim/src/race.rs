@@ -9,6 +9,12 @@ use crate::finding::FindingKind;
 use crate::mark::{Mark, Who};
 use crate::op::{MemoryOrder, Proxy, Scope, Strength};
 
+mod log;
+mod others;
+
+use log::Log;
+use others::Others;
+
 /// Bytes of a block, and blocks of a page.
 const BLOCK: u64 = 16;
 const PAGE: u64 = 256;
@@ -63,7 +69,7 @@ impl RaceAccess {
 }
 
 /// A past access to some bytes of a block.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Entry {
     mark: Mark,
     group: u32,
@@ -95,86 +101,21 @@ struct Met {
     forgiven: Option<&'static str>,
 }
 
-/// Further accesses, and of each the key of its agent: most of those who come have not been here, which keys tell soonest.
+/// What is known of the blocks of a page.
 #[derive(Debug, Default)]
-struct Others {
-    entries: Vec<Entry>,
-    keys: Vec<u32>,
-    /// Where there are many, a bit that is 0 tells that no access has a key; those of accesses that were dropped may still be 1.
-    filter: Vec<u64>,
-    dropped: u32,
+struct Watched {
+    /// None yet where nobody has accessed the page but by reads of the log.
+    blocks: Vec<Block>,
+    /// The reads before any write: nothing can be wrong with one, and mostly no write follows.
+    log: Log,
+    is_written: bool,
 }
 
-/// Accesses of a block from which on keys are filtered, and the words of the filter.
-const FILTERED: usize = 16;
-const FILTER_WORDS: usize = 16;
-/// Accesses that are dropped before the filter is made anew.
-const STALE: u32 = 64;
-
-/// The word and the bit of a key in the filter.
-fn filter_bit(key: u32) -> (usize, u64) {
-    let hash = key.wrapping_mul(0x85eb_ca6b) >> 22;
-    (hash as usize / 64, 1 << (hash % 64))
-}
-
-impl Others {
-    /// The first access of a key at or behind `from`.
-    fn position(&self, key: u32, from: usize) -> Option<usize> {
-        let (word, bit) = filter_bit(key);
-        if self.filter.get(word).is_some_and(|bits| bits & bit == 0) {
-            return None;
-        }
-        const AT_ONCE: usize = 32;
-        let has_key = |keys: &[u32]| keys.iter().fold(false, |found, other| found | (*other == key));
-        let keys = &self.keys[from..];
-        let (chunk, keys) = keys.chunks(AT_ONCE).enumerate().find(|(_, keys)| has_key(keys))?;
-        Some(from + chunk * AT_ONCE + keys.iter().position(|other| *other == key)?)
-    }
-
-    fn push(&mut self, new: Entry) {
-        self.entries.push(new);
-        self.keys.push(new.key());
-        let (word, bit) = filter_bit(new.key());
-        match self.filter.get_mut(word) {
-            Some(bits) => *bits |= bit,
-            None if self.keys.len() >= FILTERED => self.make_filter(),
-            None => {}
-        }
-    }
-
-    fn make_filter(&mut self) {
-        self.filter.clear();
-        self.filter.resize(FILTER_WORDS, 0);
-        self.dropped = 0;
-        for (word, bit) in self.keys.iter().map(|key| filter_bit(*key)) {
-            self.filter[word] |= bit;
-        }
-    }
-
-    fn remove(&mut self, at: usize) -> Entry {
-        self.keys.remove(at);
-        self.dropped += 1;
-        if self.dropped >= STALE && !self.filter.is_empty() {
-            self.make_filter();
-        }
-        self.entries.remove(at)
-    }
-
-    /// Takes bytes from every access, and drops those that have no others.
-    fn overwrite(&mut self, bytes: u16) {
-        self.entries.iter_mut().for_each(|entry| entry.bytes &= !bytes);
-        self.entries.retain(|entry| entry.bytes != 0);
-        self.keys.clear();
-        self.keys.extend(self.entries.iter().map(Entry::key));
-        self.filter.clear();
-    }
-}
-
-type Page = Mutex<Vec<Block>>;
+type Page = Mutex<Watched>;
 
 /// The page that a thread has locked: the lanes of one instruction mostly access the same.
 #[derive(Default)]
-pub(crate) struct Held<'r>(Option<(&'r RaceShadow, usize, MutexGuard<'r, Vec<Block>>)>);
+pub(crate) struct Held<'r>(Option<(&'r RaceShadow, usize, MutexGuard<'r, Watched>)>);
 
 /// What is known about one allocation.
 #[derive(Debug, Default)]
@@ -201,9 +142,9 @@ impl RaceShadow {
             let until = end.min((at / PAGE + 1) * PAGE);
             // Nobody has accessed a page that is not there.
             if let Some(page) = self.pages.get((at / PAGE) as usize).and_then(OnceLock::get) {
-                let mut blocks = page.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut page = page.lock().unwrap_or_else(PoisonError::into_inner);
                 let range = (at % PAGE) as usize..((until - 1) % PAGE + 1) as usize;
-                blocks[range].fill_with(Block::default);
+                page.blocks_after_log()[range].fill_with(Block::default);
             }
             at = until;
         }
@@ -223,11 +164,23 @@ impl RaceShadow {
         let mut at = offset;
         let end = offset + u64::from(bytes);
         let mut outcome = Ok(());
+        let write = matches!(access, RaceAccess::Write { .. });
         while at < end {
             let until = end.min((at / BLOCK + 1) * BLOCK);
             let mask = ((1u32 << (until - at)) - 1) << (at % BLOCK);
             let page = self.page((at / (BLOCK * PAGE)) as usize, held);
-            let block = &mut page[(at / BLOCK % PAGE) as usize];
+            if !write && !page.is_written {
+                let read_only = access == RaceAccess::ReadOnly;
+                let new = Entry { mark: who.mark(), group: who.group, bytes: mask as u16, write, read_only };
+                page.log.push(at / BLOCK % PAGE, new, (who.synced, ordered));
+                if page.log.is_full() {
+                    page.blocks_after_log();
+                }
+                at = until;
+                continue;
+            }
+            page.is_written |= write;
+            let block = &mut page.blocks_after_log()[(at / BLOCK % PAGE) as usize];
             if let Err(Met { entry, kind, forgiven }) = block.note(access, mask as u16, who, ordered) {
                 let first = u64::from((entry.bytes & mask as u16).trailing_zeros());
                 let found = Collision {
@@ -250,20 +203,34 @@ impl RaceShadow {
 
     /// A page, which is held from here on instead of another.
     #[inline]
-    fn page<'h, 'r>(&'r self, index: usize, held: &'h mut Held<'r>) -> &'h mut Vec<Block> {
+    fn page<'h, 'r>(&'r self, index: usize, held: &'h mut Held<'r>) -> &'h mut Watched {
         let is_held = |(of, page, _): &(&RaceShadow, usize, _)| std::ptr::eq(*of, self) && *page == index;
         if !held.0.as_ref().is_some_and(is_held) {
             // Two that held one page each and wanted the other's would wait for ever.
             held.0 = None;
-            let page = self.pages[index].get_or_init(|| {
-                Box::new(Mutex::new(std::iter::repeat_with(Block::default).take(PAGE as usize).collect()))
-            });
+            let page = self.pages[index].get_or_init(Box::default);
             held.0 = Some((self, index, page.lock().unwrap_or_else(PoisonError::into_inner)));
         }
         match &mut held.0 {
-            Some((.., blocks)) => blocks,
+            Some((.., page)) => page,
             None => unreachable!("it was locked above"),
         }
+    }
+}
+
+impl Watched {
+    /// The blocks, which know all that the log knew.
+    #[inline]
+    fn blocks_after_log(&mut self) -> &mut [Block] {
+        if self.blocks.is_empty() {
+            self.blocks.resize_with(PAGE as usize, Block::default);
+        }
+        if !self.log.is_empty() {
+            for (block, read, order) in self.log.take() {
+                self.blocks[block as usize].remember_read(read, order);
+            }
+        }
+        &mut self.blocks
     }
 }
 
@@ -283,7 +250,7 @@ impl Entry {
     }
 
     /// Whether one entry is enough for this access and a new one of the same agent; it then stands for both.
-    fn takes_in(&mut self, new: &Entry, who: &Who<'_>) -> bool {
+    fn takes_in(&mut self, new: &Entry, synced: u32) -> bool {
         let alike = self.bytes != 0
             && self.write == new.write
             && self.read_only == new.read_only
@@ -298,7 +265,7 @@ impl Entry {
             self.mark.lanes |= new.mark.lanes;
             return true;
         }
-        let stands_for_both = self.mark.clock < who.synced || self.mark.lanes & !new.mark.lanes == 0;
+        let stands_for_both = self.mark.clock < synced || self.mark.lanes & !new.mark.lanes == 0;
         if stands_for_both {
             *self = *new;
         }
@@ -326,8 +293,7 @@ impl Block {
         }
         let new = Entry { mark: who.mark(), group: who.group, bytes, write, read_only };
         if !write && !self.is_written {
-            self.read_only |= promised;
-            self.remember(new, who, ordered);
+            self.remember_read(new, (who.synced, ordered));
             return Ok(());
         }
         let mut outcome = self.look(access, bytes, who);
@@ -344,7 +310,6 @@ impl Block {
                 return outcome;
             }
         }
-        self.read_only |= promised;
         self.remember(new, who, ordered);
         outcome
     }
@@ -396,13 +361,17 @@ impl Block {
         outcome
     }
 
+    fn alike_with(&self, new: &Entry) -> Option<Strength> {
+        new.mark.strong.filter(|strong| self.alike == Some(*strong) || self.entries().next().is_none())
+    }
+
     fn remember(&mut self, new: Entry, who: &Who<'_>, ordered: bool) {
-        self.is_written |= new.write;
-        self.alike = match new.mark.strong {
-            strong @ Some(_) if self.alike == strong || self.entries().next().is_none() => strong,
-            _ => None,
-        };
-        if new.write && new.mark.strong.is_none() {
+        if !new.write {
+            return self.remember_read(new, (who.synced, ordered));
+        }
+        self.is_written = true;
+        self.alike = self.alike_with(&new);
+        if new.mark.strong.is_none() {
             // Whoever comes after this write comes after what came before it.
             self.first.bytes &= !new.bytes;
             if let Some(more) = &mut self.more {
@@ -412,24 +381,40 @@ impl Block {
             self.push(new);
             return;
         }
-        if new.write && self.alike.is_none() {
+        if self.alike.is_none() {
             self.entries_mut()
                 .filter(|e| !e.write && e.bytes & !new.bytes == 0)
                 .for_each(|e| e.mark.follow(who, e.group));
         }
-        if !new.write && !ordered && new.mark.strong.is_none() {
+        self.take_in(new, who.synced);
+    }
+
+    /// Remembers a read, by when the warp's lanes were last in order, and by whether clusters can be.
+    fn remember_read(&mut self, new: Entry, (synced, ordered): (u32, bool)) {
+        let promised = if new.read_only { new.bytes } else { 0 };
+        if new.bytes & !self.read_by_many == 0 && promised & !self.read_only == 0 {
+            return;
+        }
+        self.read_only |= promised;
+        self.alike = self.alike_with(&new);
+        if !ordered && new.mark.strong.is_none() {
             let others = |e: &&Entry| !e.write && e.group != new.group && e.mark.strong.is_none();
             let shared = self.entries().filter(others).fold(0, |b, e| b | e.bytes) & new.bytes;
             // This second reader is remembered too: a writer collides with one of the two at least.
             self.read_by_many |= shared;
         }
-        if self.first.takes_in(&new, who) {
+        self.take_in(new, synced);
+    }
+
+    /// Remembers an access by itself, or in one of the same agent.
+    fn take_in(&mut self, new: Entry, synced: u32) {
+        if self.first.takes_in(&new, synced) {
             return;
         }
         if let Some(more) = &mut self.more {
             let (key, mut from) = (new.key(), 0);
             while let Some(at) = more.position(key, from) {
-                if more.entries[at].takes_in(&new, who) {
+                if more.entries[at].takes_in(&new, synced) {
                     return;
                 }
                 from = at + 1;
@@ -481,22 +466,6 @@ mod tests {
     }
 
     const WRITE: RaceAccess = RaceAccess::Write { same_value: false };
-
-    #[test]
-    fn accesses_of_many_are_found_by_their_keys_while_others_are_dropped() {
-        let entry = |group| Entry { group, bytes: 1, ..Entry::default() };
-        let mut others = Others::default();
-        for group in 0..300 {
-            others.push(entry(group));
-            if group % 3 != 0 {
-                let dropped = others.remove(group as usize % 2);
-                assert_eq!(others.position(dropped.key(), 0), None);
-            }
-            for (at, key) in others.keys.iter().enumerate() {
-                assert_eq!(others.position(*key, 0), Some(at), "{group}");
-            }
-        }
-    }
 
     #[test]
     fn only_unordered_accesses_with_a_write_collide() {
