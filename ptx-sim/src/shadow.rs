@@ -6,8 +6,9 @@ use std::ops::Range;
 use crate::finding::Outcome;
 use crate::mark::{Mark, Reads};
 
-/// Bytes of a line.
+/// Bytes of a line, and lines of a page.
 pub(crate) const LINE: u64 = 16;
+const PAGE: usize = 64;
 
 /// What is known about a granule, or about a line whose granules are alike.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -58,7 +59,8 @@ impl Line {
 /// The cells of a CTA's shared memory.
 #[derive(Debug)]
 pub(crate) struct Shadow {
-    lines: Vec<Line>,
+    /// Empty where nobody has accessed a page: a small problem leaves most of what a CTA has.
+    pages: Vec<Box<[Line]>>,
     bytes: u64,
     granule: u64,
     /// The granule's logarithm.
@@ -70,13 +72,24 @@ impl Shadow {
     /// two; of zero bytes there are none.
     pub(crate) fn new(bytes: u64, granule: u32) -> Self {
         let granule = u64::from(granule).min(LINE);
-        let lines = std::iter::repeat_with(Line::default).take(bytes.div_ceil(LINE) as usize).collect();
-        Shadow { lines, bytes, granule, shift: granule.trailing_zeros() }
+        let pages = bytes.div_ceil(LINE * PAGE as u64) as usize;
+        let pages = std::iter::repeat_with(Box::default).take(pages).collect();
+        Shadow { pages, bytes, granule, shift: granule.trailing_zeros() }
     }
 
     /// Whether nothing is watched.
     pub(crate) fn is_empty(&self) -> bool {
-        self.lines.is_empty()
+        self.pages.is_empty()
+    }
+
+    /// A line inside.
+    #[inline]
+    fn line(&mut self, index: usize) -> &mut Line {
+        let page = &mut self.pages[index / PAGE];
+        if page.is_empty() {
+            *page = std::iter::repeat_with(Line::default).take(PAGE).collect();
+        }
+        &mut page[index % PAGE]
     }
 
     /// Calls `f` with every cell of a range and the part of the range in it; stops at the first error.
@@ -87,15 +100,16 @@ impl Shadow {
         bytes: u32,
         mut f: impl FnMut(Range<u64>, &mut Cell) -> Outcome,
     ) -> Outcome {
-        if self.lines.is_empty() {
+        if self.is_empty() {
             return Ok(());
         }
-        let (mut at, end, granule) = (offset, offset + u64::from(bytes), self.granule);
+        let (mut at, end) = (offset, offset + u64::from(bytes));
+        let (granule, shift, all_bytes) = (self.granule, self.shift, self.bytes);
         while at < end {
             let start = at / LINE * LINE;
             let until = end.min(start + LINE);
-            let line = &mut self.lines[(start / LINE) as usize];
-            let covers = at == start && until == (start + LINE).min(self.bytes);
+            let line = self.line((start / LINE) as usize);
+            let covers = at == start && until == (start + LINE).min(all_bytes);
             if line.granules.is_empty() {
                 if covers || granule == LINE {
                     f(at..until, &mut line.whole)?;
@@ -104,7 +118,7 @@ impl Shadow {
                 }
                 line.granules = vec![std::mem::take(&mut line.whole); (LINE / granule) as usize].into();
             }
-            for index in (at - start) >> self.shift..=(until - 1 - start) >> self.shift {
+            for index in (at - start) >> shift..=(until - 1 - start) >> shift {
                 let first = start + index * granule;
                 f(first.max(at)..(first + granule).min(until), &mut line.granules[index as usize])?;
             }
@@ -120,13 +134,16 @@ impl Shadow {
     /// did.
     #[inline]
     pub(crate) fn all_of(&mut self, offset: u64, bytes: u32, mut f: impl FnMut(&mut Cell) -> bool) -> bool {
-        let within = offset % LINE;
-        let Some(line) = self.lines.get_mut((offset / LINE) as usize) else { return true };
-        if line.granules.is_empty() && (u64::from(bytes) == LINE || self.granule == LINE) {
+        if self.is_empty() {
+            return true;
+        }
+        let (within, granule, shift) = (offset % LINE, self.granule, self.shift);
+        let line = self.line((offset / LINE) as usize);
+        if line.granules.is_empty() && (u64::from(bytes) == LINE || granule == LINE) {
             return f(&mut line.whole);
         }
         if !line.granules.is_empty() && u64::from(bytes) < LINE {
-            let (first, last) = (within >> self.shift, (within + u64::from(bytes) - 1) >> self.shift);
+            let (first, last) = (within >> shift, (within + u64::from(bytes) - 1) >> shift);
             return line.granules[first as usize..=last as usize].iter_mut().all(f);
         }
         // The line parts or joins.
@@ -138,10 +155,12 @@ impl Shadow {
         all && gone.is_ok()
     }
 
-    /// Every cell, with its offset.
+    /// Every cell that may have been accessed, with its offset.
     pub(crate) fn all(&self) -> impl Iterator<Item = (u64, &Cell)> {
         let granule = self.granule;
-        self.lines.iter().zip(0u64..).flat_map(move |(line, index)| {
+        let pages = self.pages.iter().zip((0u64..).step_by(PAGE));
+        let lines = pages.flat_map(|(page, first)| page.iter().zip(first..));
+        lines.flat_map(move |(line, index)| {
             let cells =
                 if line.granules.is_empty() { std::slice::from_ref(&line.whole) } else { &line.granules };
             cells.iter().zip(0u64..).map(move |(cell, at)| (index * LINE + at * granule, cell))
