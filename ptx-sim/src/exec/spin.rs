@@ -161,25 +161,26 @@ impl Warp {
     }
 }
 
-/// A number that differs for two different states of one loop, nothing more: powers of an odd number, one a lane, and a
-/// rotation do.
+/// A number that differs for two different states of one loop, nothing more: odd numbers, one a lane, and a rotation do. They are of 32
+/// bits, as the host multiplies several of those at once.
 fn state(regs: &Regs, local: &LocalMemory, mask: u32) -> u64 {
     const ODD: u64 = 0x517c_c1b7_2722_0a95;
-    let (mut factors, mut power) = ([0u64; LANES], 1u64);
+    let (mut factors, mut power) = ([0u32; LANES], 1u64);
     for (lane, factor) in factors.iter_mut().enumerate() {
         power = power.wrapping_mul(ODD);
-        *factor = if mask >> lane & 1 == 1 { power } else { 0 };
+        *factor = if mask >> lane & 1 == 1 { (power >> 32) as u32 | 1 } else { 0 };
     }
+    let sum = |values: &[u32; LANES]| {
+        let products =
+            values.iter().zip(&factors).map(|(value, factor)| u64::from(*value) * u64::from(*factor));
+        products.fold(0, u64::wrapping_add)
+    };
     let mut hash = 0u64;
     let mut mix = |sum: u64| hash = (hash.rotate_left(5) ^ sum).wrapping_mul(ODD);
-    for values in &regs.word {
-        let products =
-            values.iter().zip(&factors).map(|(value, factor)| u64::from(*value).wrapping_mul(*factor));
-        mix(products.fold(0, u64::wrapping_add));
-    }
+    regs.word.iter().for_each(|values| mix(sum(values)));
     for values in &regs.double {
-        let products = values.iter().zip(&factors).map(|(value, factor)| value.wrapping_mul(*factor));
-        mix(products.fold(0, u64::wrapping_add));
+        mix(sum(&values.map(|value| value as u32)));
+        mix(sum(&values.map(|value| (value >> 32) as u32)));
     }
     regs.pred.iter().for_each(|bits| mix((bits & mask).into()));
     local.words(mask, mix);
