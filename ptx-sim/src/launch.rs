@@ -113,7 +113,7 @@ pub fn launch(
     };
     if workspace != 0 {
         let freed = memory.free(workspace);
-        debug_assert!(freed.is_ok());
+        assert!(freed.is_ok());
     }
     let (counters, warnings) = outcome.map_err(SimError::Finding)?;
     let ctas = [ids.len() as u64, grid_ctas];
@@ -134,7 +134,7 @@ fn workspace(memory: &mut Memory) -> u64 {
     let mut filled = vec![0; WORKSPACE_BYTES as usize];
     filled[..4].copy_from_slice(&WORKSPACE_BYTES.to_le_bytes());
     let written = memory.write(address, &filled);
-    debug_assert!(written.is_ok());
+    assert!(written.is_ok());
     address
 }
 
@@ -225,7 +225,7 @@ fn module_variables(module: &Module, memory: &mut Memory) -> Vec<u64> {
         }
         // The allocation was made above with this very size.
         let written = memory.write(*address, &bytes);
-        debug_assert!(written.is_ok());
+        assert!(written.is_ok());
         if variable.space == Space::Const {
             memory.set_const(*address);
         }

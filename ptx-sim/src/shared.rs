@@ -323,7 +323,7 @@ impl Shared {
             Ok(())
         };
         let noted = self.shadow.each(offset, bytes, landed);
-        debug_assert!(noted.is_ok());
+        assert!(noted.is_ok());
     }
 }
 

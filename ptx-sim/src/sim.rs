@@ -203,7 +203,7 @@ impl Sim {
         elements.iter().for_each(|e| e.put(&mut bytes));
         // The allocation was made above with this very size.
         let written = self.memory.write(buffer.address, &bytes);
-        debug_assert!(written.is_ok());
+        assert!(written.is_ok());
         buffer
     }
 
