@@ -223,6 +223,8 @@ impl Does {
                     put(to, value, values);
                 }
             }
+            // What is not known stays so, whatever comes.
+            Does::Compute { to, .. } if values[*to] == Value::Unknown => {}
             Does::Compute { to, op, from } => {
                 let from: Vec<Value> = from.iter().map(|source| of(source, values)).collect();
                 put(*to, op.of_values(&from), values);

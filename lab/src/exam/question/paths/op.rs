@@ -24,6 +24,9 @@ pub(super) enum Value {
     Unknown,
 }
 
+/// Operands of any operation that is computed, and more.
+const MOST: usize = 8;
+
 pub(super) fn mask(bits: u32) -> u64 {
     u64::MAX >> (64 - bits)
 }
@@ -67,8 +70,14 @@ impl Op {
             },
             _ => None,
         };
-        let all: Option<Vec<u64>> = from.iter().map(known).collect();
-        let computed = decides.or_else(|| self.compute(&all?));
+        let computed = decides.or_else(|| {
+            let mut all = [0; MOST];
+            let all = all.get_mut(..from.len())?;
+            for (to, value) in all.iter_mut().zip(from) {
+                *to = known(value)?;
+            }
+            self.compute(all)
+        });
         computed.map_or(Value::Unknown, |value| Value::Known(value & mask(self.result_bits())))
     }
 
