@@ -32,6 +32,23 @@ fn kernels() -> &'static Path {
     })
 }
 
+/// The session of an evaluation of the row in that folder, made once for all tests that only read it.
+fn evaluated() -> &'static Path {
+    static SESSION: OnceLock<PathBuf> = OnceLock::new();
+    SESSION.get_or_init(|| {
+        let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lab-evaluated");
+        // An earlier run of the tests may have left one of other kernels.
+        if home.is_dir() {
+            std::fs::remove_dir_all(&home).expect("removed");
+        }
+        std::fs::create_dir_all(&home).expect("a folder");
+        let config = config(&home, "");
+        let arguments = ["evaluate", "--device", "sim", "--config", &config, "--ptx", path(kernels()), ROW];
+        without_compiler(&home, &arguments).succeeded();
+        session(&home)
+    })
+}
+
 fn path(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
@@ -196,11 +213,8 @@ fn counts_are_those_of_the_kernel_whatever_a_session_draws_its_inputs_from() {
 fn a_gate_without_a_compiler_passes_the_same_kernels_and_catches_slow_and_wrong_ones() {
     let home = folder();
     let config = config(home.path(), "");
-    let ptx = path(kernels());
-    let arguments = ["evaluate", "--device", "sim", "--config", &config, "--ptx", ptx, ROW];
-    without_compiler(home.path(), &arguments).succeeded();
-    let (board, evaluated) = (home.path().join("board.json"), session(home.path()));
-    lab(home.path(), &["leaderboard", "--file", path(&board), "--add", path(&evaluated)]).succeeded();
+    let board = home.path().join("board.json");
+    lab(home.path(), &["leaderboard", "--file", path(&board), "--add", path(evaluated())]).succeeded();
     let gate = |ptx: &Path| {
         let arguments = ["gate", "--device", "sim", "--config", &config, "--file", path(&board)];
         without_compiler(home.path(), &[&arguments[..], &["--ptx", path(ptx)]].concat())
@@ -240,11 +254,7 @@ fn forged(source: &Path, home: &Path, name: &str, change: &dyn Fn(&mut Header, &
 #[test]
 fn a_forged_session_gets_no_place_and_is_refused_by_what_gives_it_away() {
     let home = folder();
-    let config = config(home.path(), "");
-    let ptx = path(kernels());
-    without_compiler(home.path(), &["evaluate", "--device", "sim", "--config", &config, "--ptx", ptx, ROW])
-        .succeeded();
-    let (board, own) = (home.path().join("board.json"), session(home.path()));
+    let (board, own) = (home.path().join("board.json"), evaluated());
     let refused = |session: &Path, needle: &str| {
         let ended = lab(home.path(), &["leaderboard", "--file", path(&board), "--add", path(session)]);
         assert_eq!(ended.code, Some(1), "{needle}: {}{}", ended.stdout, ended.stderr);
@@ -259,7 +269,7 @@ fn a_forged_session_gets_no_place_and_is_refused_by_what_gives_it_away() {
         body[list].as_array_mut().into_iter().flatten().for_each(change);
     };
     // By hand, with the hashes of what stood there.
-    let by_hand = forged(&own, home.path(), "by-hand", &|_, _| ());
+    let by_hand = forged(own, home.path(), "by-hand", &|_, _| ());
     let records = std::fs::read_to_string(by_hand.join("records.jsonl")).expect("records");
     std::fs::write(by_hand.join("records.jsonl"), records.replacen("\"clocks\":", "\"clocks\":0.5e", 1))
         .expect("written");
@@ -276,9 +286,9 @@ fn a_forged_session_gets_no_place_and_is_refused_by_what_gives_it_away() {
             body["timed"] = timed.clone();
         }
     };
-    refused(&forged(&own, home.path(), "too-fast", &on_a_gpu), "faster than any GPU");
+    refused(&forged(own, home.path(), "too-fast", &on_a_gpu), "faster than any GPU");
     // With fewer clocks than the kernel needs.
-    let cheap = forged(&own, home.path(), "cheap", &|_, body| {
+    let cheap = forged(own, home.path(), "cheap", &|_, body| {
         if body.get("counted").is_some() {
             each(body, "counted", &fewer);
         }
