@@ -242,3 +242,76 @@ def test_a_gradient_that_needs_what_a_cache_held_says_that_it_is_gone():
     with torch.inference_mode():
         cache = torch.randn(1, 5, 2, 16)
     flash_attn_with_kvcache(new, cache, cache.clone(), new, new, cache_seqlens=2)
+
+
+@pytest.mark.parametrize("trace", ["jit", "fx", "vmap", "jvp"])
+def test_merges_are_seen_by_what_watches(trace):
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def merged(q, k):
+        halves = [flash_attn_func(q, part, part, return_attn_probs=True)[:2] for part in (k[:, :5], k[:, 5:])]
+        return ferroflash.merge_states(*halves[0], *halves[1])[0]
+
+    q, k, others = (torch.randn(2, 8, 4, 16) for _ in range(3))
+    if trace == "vmap":
+        found = torch.vmap(merged)(torch.stack([q, k]), torch.stack([k, others]))
+        torch.testing.assert_close(found, torch.stack([flash_attn_func(q, k, k), flash_attn_func(k, others, others)]))
+    elif trace == "jvp":
+        o, lse, _ = flash_attn_func(q, k, k, return_attn_probs=True)
+        _, tangent = torch.func.jvp(lambda o: ferroflash.merge_states(o, lse, o, lse)[0], (o,), (others,))
+        torch.testing.assert_close(tangent, others)
+    else:
+        # With other tensors than were traced, so that a result which became a constant shows.
+        traced = torch.jit.trace(merged, (others, k)) if trace == "jit" else make_fx(merged)(others, k)
+        torch.testing.assert_close(traced(q, others), flash_attn_func(q, others, others))
+
+
+def test_a_merge_does_not_lose_tangents():
+    from torch.autograd import forward_ad
+
+    o, lse, _ = flash_attn_func(*qkv(), return_attn_probs=True)
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="a tangent is not supported"):
+        ferroflash.merge_states(forward_ad.make_dual(o, o), lse, o, lse)
+    with pytest.raises(NotImplementedError, match="a tangent is not supported"):
+        torch.func.jvp(lambda q: flash_attn_func(q, q, q), (o,), (o,))
+
+
+@pytest.mark.parametrize("what", ["lengths", "masks"])
+def test_a_compiled_program_is_one_for_all_lengths(what):
+    compiled = []
+
+    def backend(graph, _):
+        compiled.append(graph)
+        return graph.forward
+
+    def call(q, length):
+        if what == "masks":
+            return flash_attn_func(q[None], q[None], q[None], tree_mask=q.new_ones(1, *[length] * 2, dtype=torch.bool))
+        ends = torch.tensor([0, 3, length], dtype=torch.int32)
+        return ferroflash.flash_attn_varlen_func(q, q, q, ends, ends, length, length)
+
+    torch._dynamo.reset()
+    function = torch.compile(call, backend=backend, fullgraph=True, dynamic=True)
+    for length in (40, 41, 50, 70):
+        q = torch.randn(length, 2, 16)
+        torch.testing.assert_close(function(q, length), call(q, length))
+    assert len(compiled) == 1
+
+
+def test_an_exported_program_takes_other_lengths():
+    class Ragged(torch.nn.Module):
+        def forward(self, q, ends):
+            return ferroflash.flash_attn_varlen_func(q, q, q, ends, ends, q.shape[0], q.shape[0], causal=True)
+
+    lengths = lambda *numbers: torch.tensor(numbers, dtype=torch.int32)
+    rows, batch = torch.export.Dim("rows", min=2, max=64), torch.export.Dim("batch", min=2, max=64)
+    program = torch.export.export(Ragged(), (torch.randn(10, 2, 16), lengths(0, 4, 10)), dynamic_shapes=({0: rows}, {0: batch}))
+    q, ends = torch.randn(12, 2, 16), lengths(0, 4, 4, 12)
+    torch.testing.assert_close(program.module()(q, ends), Ragged()(q, ends))
+
+
+def test_masks_map():
+    q, mask = torch.randn(3, 2, 4, 5, 16), torch.rand(3, 2, 1, 5, 5) > 0.3
+    mask[..., 0] = True
+    mapped = torch.vmap(lambda q, mask: ferroflash.scaled_dot_product_attention(q, q, q, mask))(q, mask)
+    torch.testing.assert_close(mapped, sdpa(q, q, q, mask))

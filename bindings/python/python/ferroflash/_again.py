@@ -21,6 +21,9 @@ def started(call):
     # This is on the way of every call: what can be asked there is asked by the native module.
     if _calls is None or call.first_k is not None or call.dropout_p or is_traced():
         return None
+    if not type(call.longest[0]) is type(call.longest[1]) is type(call.tree_keys) is int:
+        # A length that a trace follows would become a number when it is read.
+        return None
     return _calls.again(_tensors(call), _options(call))
 
 

@@ -1,6 +1,9 @@
 """A call on tensors: shapes are checked against each other, outputs are made, and all becomes the numbers of the native module."""
 
+from operator import index
+
 from . import _again, _devices
+from ._tensors import torch
 
 
 class Call:
@@ -44,6 +47,11 @@ def flag(name, value):
     if value is None or isinstance(value, (bool, int)) or type(value).__name__ in ("bool_", "bool"):
         return bool(value)
     raise TypeError(f"{name} is {value!r}, must be True or False")
+
+
+def length(given):
+    """A length that a caller gave, as a number; one that a trace follows stays what it is, as a number would be of this trace alone."""
+    return given if isinstance(given, (int, getattr(torch, "SymInt", int))) else index(given)
 
 
 # What flash-attn's functions call the fields of a call.
@@ -322,7 +330,6 @@ def packed(framework, call, mask):
         raise ValueError(f"tree_mask is {dtype} of shape {shape}, must be bool of {(*rows, 'keys')}")
     call.tree_keys = shape[-1]
     words = -(-shape[-1] // 32)
-    bits = framework.full(mask, (*rows, 32 * words), 0, "uint8")
-    bits[..., : shape[-1]] = mask
+    bits = framework.filled_up(framework.cast(mask, "uint8"), 32 * words - shape[-1])
     octets = bits.reshape((*rows, 4 * words, 8)) << framework.cast(framework.arange(mask, 8), "uint8")
     call.tree = framework.contiguous(framework.octets(octets)).view(framework.dtype("int32"))

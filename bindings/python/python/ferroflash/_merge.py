@@ -1,10 +1,11 @@
-"""The merge of O and LSE of several calls over disjoint keys: by their device, or where PyTorch traces, by its arithmetic."""
+"""The merge of O and LSE of several calls over disjoint keys: by their device, or where PyTorch watches, by its arithmetic."""
 
 import math
 from itertools import pairwise
 
-from . import _devices
-from ._call import _shown, _strided, lse_dtype
+from . import _again, _devices
+from ._call import _shown, _strided, dtype_name, lse_dtype
+from ._tensors import torch
 
 
 class Args:
@@ -16,7 +17,8 @@ class Args:
 def compute(framework, states, dtype=None):
     """O, of another type where one is named, and LSE [batch, heads, seqlen], from states (O, LSE) of the same shapes."""
     o, lse = states[0]
-    _, shape, _, partial, place = framework.describe(o)
+    framework.check_tensor("O", o)
+    shape, partial, place = tuple(o.shape), dtype_name(o), framework.place(o)
     if len(shape) == 3 and all(o.ndim == 3 and lse.ndim == 2 for o, lse in states):
         # Sequences behind one another: rows are merged one by one.
         return tuple(merged[0] for merged in compute(framework, [(o[None], lse[None]) for o, lse in states], dtype))
@@ -24,17 +26,23 @@ def compute(framework, states, dtype=None):
         raise ValueError(f"O has shape {shape}, must have dimensions [batch, seqlen, heads, head_dim] or [rows, heads, head_dim]")
     batch, seqlen, heads, _ = shape
     for o, lse in states:
-        _, found, _, found_dtype, found_place = framework.describe(o)
+        framework.check_tensor("O", o)
+        found, found_dtype, found_place = tuple(o.shape), dtype_name(o), framework.place(o)
         if (found, found_dtype) != (shape, partial):
             raise ValueError(f"an O is {found_dtype} of shape {found}, the first {partial} of {shape}")
-        _, found, _, found_dtype, lse_place = framework.describe(lse)
+        framework.check_tensor("LSE", lse)
+        found, found_dtype, lse_place = tuple(lse.shape), dtype_name(lse), framework.place(lse)
         if found != (batch, heads, seqlen) or found_dtype != lse_dtype(partial):
             raise ValueError(f"LSE is {found_dtype} of shape {found}, must be {lse_dtype(partial)} of {(batch, heads, seqlen)}")
         if found_place != place or lse_place != place:
             raise ValueError(f"a tensor is on {_shown(lse_place if found_place == place else found_place)}, O on {_shown(place)}")
+    is_watched = torch is not None and isinstance(o, torch.Tensor) and _again.is_watched(*(tensor for state in states for tensor in state))
+    if not is_watched:
+        for tensor in (tensor for state in states for tensor in state):
+            # Refuses what cannot be read, as one whose storage was freed.
+            framework.describe(tensor)
     # No device merges float64.
-    by_device = not framework.is_traced(o) and place[0] != "meta" and partial != "float64"
-    if by_device and 0 not in shape:
+    if not is_watched and partial != "float64" and 0 not in shape:
         return _by_device(framework, states, shape, partial, dtype or partial, place)
     return _by_arithmetic(framework, states, dtype or partial, lse_dtype(partial))
 

@@ -23,17 +23,20 @@ class Torch:
             kind = "nested" if tensor.is_nested else str(tensor.layout)[6:]
             raise TypeError(f"a {kind} tensor is not supported: give one that lies in memory by strides, as its to_dense() or values()")
 
+    def place(self, tensor):
+        device = tensor.device
+        return "cpu" if device.type == "cpu" else (device.type, device.index)
+
     def describe(self, tensor):
         self.check_tensor("a tensor", tensor)
-        device = tensor.device
-        place = "cpu" if device.type == "cpu" else (device.type, device.index)
+        place = self.place(tensor)
         if self.torch.compiler.is_compiling():
             # What is traced has no memory yet.
             return 0, tuple(tensor.shape), tensor.stride(), str(tensor.dtype)[6:], place
         if tensor.is_neg():
             raise ValueError("a tensor that is negated when it is read is not supported here: give its resolve_neg()")
         address = tensor.data_ptr()
-        if address == 0 and tensor.numel() and device.type != "meta":
+        if address == 0 and tensor.numel() and tensor.device.type != "meta":
             raise ValueError(f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was freed")
         return address, tuple(tensor.shape), tensor.stride(), str(tensor.dtype)[6:], place
 
@@ -107,14 +110,21 @@ class Torch:
         return self.torch.is_grad_enabled() and True in [getattr(t, "requires_grad", False) for t in tensors]
 
     def check_gradients(self, tensors, what):
-        """Refuses tensors that require gradients, of something that has none."""
+        """Refuses tensors that require gradients, or have tangents, of something that has none."""
+        self.check_tangents(tensors)
         if self.wants_gradients(tensors):
             raise NotImplementedError(
                 f"requires_grad is not supported: {what} no gradient; call it under torch.no_grad(), or detach the tensors"
             )
 
-    def is_traced(self, tensor):
-        return self.torch.compiler.is_compiling() or type(tensor) is not self.torch.Tensor
+    def check_tangents(self, tensors):
+        """Refuses tensors with a tangent (forward-mode differentiation), which a call would lose without a word. Under torch.func.jvp operators
+        refuse them, and PyTorch's arithmetic has them."""
+        mode = self.torch.autograd.forward_ad
+        if self.torch.compiler.is_compiling() or mode._current_level < 0 or self.torch._C._are_functorch_transforms_active():
+            return
+        if any(tensor is not None and mode.unpack_dual(tensor).tangent is not None for tensor in tensors):
+            raise NotImplementedError("a tangent is not supported: there is no forward-mode derivative, only backward()")
 
     def math(self):
         return self.torch
@@ -217,8 +227,8 @@ class NumPy:
     def check_gradients(self, arrays, what):
         pass
 
-    def is_traced(self, array):
-        return False
+    def place(self, array):
+        return "cpu"
 
     def math(self):
         return self.numpy

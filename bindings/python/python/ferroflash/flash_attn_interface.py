@@ -5,10 +5,8 @@ num_splits but for a cache) are the plan's own business: values that leave it th
 [heads] is flash-attn 4's argument of that name.
 """
 
-from operator import index
-
 from . import _merge
-from ._call import Call, flag
+from ._call import Call, flag, length
 from ._tensors import framework_of
 from .functional import _computed, _with_new, splits
 
@@ -117,7 +115,7 @@ def flash_attn_varlen_func(
     call.chunk = _chunk(attention_chunk)
     call.cu_seqlens_q, call.cu_seqlens_k, call.used_k = cu_seqlens_q, cu_seqlens_k, seqused_k
     call.names = _NAMES | {"used_k": "seqused_k"}
-    call.longest = index(max_seqlen_q), index(max_seqlen_k)
+    call.longest = length(max_seqlen_q), length(max_seqlen_k)
     return _returned(*_computed(call), return_attn_probs)
 
 
@@ -167,7 +165,7 @@ def flash_attn_with_kvcache(
     call.used_k, call.entry_k = cache_seqlens, cache_batch_idx
     call.first_k, call.block_table, call.cu_seqlens_q = cache_leftpad, page_table, cu_seqlens_q
     if max_seqlen_q is not None:
-        call.longest = index(max_seqlen_q), 0
+        call.longest = length(max_seqlen_q), 0
     new = dict(rotary_cos=rotary_cos, rotary_sin=rotary_sin, interleaved=flag("rotary_interleaved", rotary_interleaved))
     new |= dict(rotary_seqlens=rotary_seqlens, cu_seqlens_new=cu_seqlens_k_new)
     return _returned(*_with_new(call, k, v, new), return_softmax_lse)

@@ -6,7 +6,7 @@ from . import _merge as merge
 from . import _again, _native, torch_op
 from ._cache import Append
 from ._cache import compute as appended
-from ._call import Call, check_tensors, compute, dtype_name, flag, numbers, packed, widened
+from ._call import Call, check_tensors, compute, dtype_name, flag, length, numbers, packed, widened
 from ._tensors import Torch, framework_of
 
 def splits(given):
@@ -101,7 +101,7 @@ def flash_attn_varlen_func(
     call = Call(q, k, v, softmax_scale, causal, window_size, softcap, alibi_slopes, sinks, lse=return_attn_probs)
     call.dropout_p = float(dropout_p)
     call.cu_seqlens_q, call.cu_seqlens_k, call.block_table = cu_seqlens_q, cu_seqlens_k, block_table
-    call.longest = index(max_seqlen_q), index(max_seqlen_k)
+    call.longest = length(max_seqlen_q), length(max_seqlen_k)
     if block_table is not None:
         call.cu_seqlens_k, call.used_k = None, cu_seqlens_k[1:] - cu_seqlens_k[:-1]
     return _returned(*_computed(call, tree_mask), return_attn_probs)

@@ -10,7 +10,7 @@ _TENSORS = (
     " Tensor? used_k, Tensor? first_k, Tensor? entry_k, Tensor? block_table, Tensor? intervals, Tensor? tree, Tensor? attn_bias"
 )
 _NUMBERS = (
-    "float? scale, bool causal, int left, int right, SymInt longest_q, SymInt longest_k, int chunk, int tree_keys, float softcap, int num_splits"
+    "float? scale, bool causal, int left, int right, SymInt longest_q, SymInt longest_k, int chunk, SymInt tree_keys, float softcap, int num_splits"
 )
 _BACKWARD = f"Tensor d_o, Tensor? d_lse, {_TENSORS.format('Tensor o, Tensor lse,')}, {_NUMBERS}, bool of_sinks, bool of_bias"
 _SCHEMAS = {
@@ -29,7 +29,6 @@ _SCHEMAS = {
 
 def append(call):
     """Q as it is rotated and the lengths after, through the operator where PyTorch watches, and directly otherwise."""
-    _check_tangents((call.q, call.k, call.v, call.k_cache, call.v_cache))
     if not _again.is_watched(call.q, call.k, call.v, call.rotary_cos, call.rotary_sin):
         for cache in (call.k_cache, call.v_cache):
             # As any operation in place, so that a gradient which needs what the cache held says that it is gone.
@@ -49,7 +48,7 @@ def call(framework, call):
         casts = lambda tensor: tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
         call.q, call.k, call.v = map(casts, (call.q, call.k, call.v))
         call.attn_bias = None if call.attn_bias is None else call.attn_bias.to(call.q.dtype)
-    _check_tangents((call.q, call.k, call.v, call.sinks, call.alibi_slopes, call.attn_bias))
+    framework.check_tangents((call.q, call.k, call.v, call.sinks, call.attn_bias))
     framework.check_gradients((call.alibi_slopes,), "alibi_slopes have")
     gradients = framework.wants_gradients((call.q, call.k, call.v, call.sinks, call.attn_bias))
     if not gradients and not _again.is_watched(call.q, call.k, call.v, call.sinks, call.alibi_slopes, call.attn_bias):
@@ -86,15 +85,6 @@ def call(framework, call):
         *dropout,
     )
     return o, lse if call.lse else None
-
-
-def _check_tangents(tensors):
-    """Refuses tensors with a tangent (forward-mode differentiation), which a call would lose without a word. torch.func.jvp says so by itself."""
-    mode = torch.autograd.forward_ad
-    if torch.compiler.is_compiling() or mode._current_level < 0 or torch._C._are_functorch_transforms_active():
-        return
-    if any(tensor is not None and mode.unpack_dual(tensor).tangent is not None for tensor in tensors):
-        raise NotImplementedError("a tangent is not supported: there is no forward-mode derivative, only backward()")
 
 
 def _drawn(call):
@@ -263,6 +253,10 @@ def _keep_nothing(ctx, inputs, output):
     pass
 
 
+def _tangent(ctx, *tangents):
+    raise NotImplementedError("a tangent is not supported: there is no forward-mode derivative, only backward()")
+
+
 def _append(*arguments):
     call = _cache.Append(*arguments)
     rotated, lengths = _cache.compute(Torch(torch), call)
@@ -283,7 +277,7 @@ def _operator(name):
         return operator
     if name not in _transformed:
         keep, gradient = _DIFFERENTIATED[name]
-        members = {"forward": lambda *arguments: operator(*arguments), "setup_context": keep, "backward": gradient}
+        members = {"forward": lambda *arguments: operator(*arguments), "setup_context": keep, "backward": gradient, "jvp": _tangent}
         statics = {key: staticmethod(function) for key, function in members.items()}
         _transformed[name] = type(name, (torch.autograd.Function,), {**statics, "generate_vmap_rule": True})
     return _transformed[name].apply
