@@ -244,6 +244,31 @@ def test_a_gradient_that_needs_what_a_cache_held_says_that_it_is_gone():
     flash_attn_with_kvcache(new, cache, cache.clone(), new, new, cache_seqlens=2)
 
 
+def trained_flops(function):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as mode:
+        o = function()
+        if o.requires_grad:
+            o.sum().backward()
+    return mode.get_total_flops()
+
+
+def test_pytorch_counts_flops():
+    q, k, v = (torch.randn(2, 64, heads, 16, requires_grad=True) for heads in (8, 4, 4))
+    ours = lambda: flash_attn_func(q, k, v)
+    assert trained_flops(ours) == trained_flops(lambda: sdpa(*(x.transpose(1, 2) for x in (q, k, v)), enable_gqa=True)) > 0
+    rows, ends = torch.randn(100, 8, 16), torch.tensor([0, 30, 30, 90], dtype=torch.int32)
+    ragged = lambda q: ferroflash.flash_attn_varlen_func(q, q, q, ends.to(q.device), ends.to(q.device), 60, 60)
+    assert trained_flops(lambda: ragged(rows)) == 4 * 16 * 8 * (30**2 + 60**2)
+    # Lengths that nobody knows are the longest.
+    assert trained_flops(lambda: ragged(rows.to("meta"))) == 4 * 16 * 8 * 3 * 60**2
+    cache = torch.randn(6, 4, 2, 16)
+    table, used = torch.arange(6, dtype=torch.int32).reshape(2, 3), torch.tensor([3, 11], dtype=torch.int32)
+    paged = lambda: flash_attn_with_kvcache(torch.randn(2, 1, 8, 16), cache, cache, cache_seqlens=used, block_table=table)
+    assert trained_flops(paged) == 4 * 16 * 8 * 14
+
+
 @pytest.mark.parametrize("trace", ["jit", "fx", "vmap", "jvp"])
 def test_merges_are_seen_by_what_watches(trace):
     from torch.fx.experimental.proxy_tensor import make_fx

@@ -1,6 +1,6 @@
 """The call as a PyTorch operator with a gradient: torch.compile takes it as one opaque step without a graph break, and so does autograd."""
 
-from . import _again, _cache, _gradients
+from . import _again, _cache, _flops, _gradients
 from ._call import Call, compute
 from ._tensors import Torch, torch
 
@@ -249,10 +249,6 @@ def _second_gradient(ctx, *gradients):
     raise NotImplementedError("gradients of gradients are not supported: call backward() without create_graph")
 
 
-def _keep_nothing(ctx, inputs, output):
-    pass
-
-
 def _tangent(ctx, *tangents):
     raise NotImplementedError("a tangent is not supported: there is no forward-mode derivative, only backward()")
 
@@ -261,6 +257,10 @@ def _append(*arguments):
     call = _cache.Append(*arguments)
     rotated, lengths = _cache.compute(Torch(torch), call)
     # An operator's result is none of its inputs.
+def _keep_nothing(ctx, inputs, output):
+    pass
+
+
     return call.q.new_empty(0) if call.rotary_cos is None else rotated, lengths
 
 
@@ -273,7 +273,11 @@ def _fake_append(*arguments):
 def _operator(name):
     """An operator, or under torch.func's transforms, which see no gradients of a library's operator, a function that has them."""
     operator = getattr(torch.ops.ferroflash, name)
-    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling():
+        return operator
+    if torch._C._len_torch_dispatch_stack():
+        _flops.register()
+    if not torch._C._are_functorch_transforms_active():
         return operator
     if name not in _transformed:
         keep, gradient = _DIFFERENTIATED[name]
