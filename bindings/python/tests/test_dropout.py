@@ -127,3 +127,15 @@ def test_what_it_cannot_be_is_refused_by_name():
             flash_attn_func(*qkv, p)
     with pytest.raises(NotImplementedError, match="random numbers are PyTorch's"):
         flash_attn_func(*(x.numpy().astype(numpy.float32) for x in qkv), 0.5)
+
+
+def test_vmap_draws_as_it_is_told():
+    q = torch.randn(1, 2, 8, 4, 16).expand(3, -1, -1, -1, -1)
+    dropped = lambda q: flash_attn_func(q, q, q, P)
+    with pytest.raises(RuntimeError, match="randomness"):
+        torch.vmap(dropped)(q)
+    alike, apart = (torch.vmap(dropped, randomness=which)(q) for which in ("same", "different"))
+    assert torch.equal(alike[0], alike[1]) and torch.equal(alike[1], alike[2])
+    assert not torch.equal(apart[0], apart[1])
+    # Others are drawn after it.
+    assert not torch.equal(alike[0], dropped(q[0]))

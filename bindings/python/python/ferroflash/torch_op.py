@@ -96,11 +96,15 @@ def _drawn(call):
         return int(torch.randint(2**63 - 1, ())), 0
     if torch.cuda.is_current_stream_capturing():
         raise NotImplementedError(f"dropout_p={call.dropout_p} is not supported in a CUDA graph, each replay of which would leave out the same weights")
-    generator = torch.cuda.default_generators[device.index]
+    generator = _generator(device)
     seed, offset = generator.initial_seed(), generator.get_offset()
     batch = call.q.shape[0] if call.cu_seqlens_q is None else call.cu_seqlens_q.shape[0] - 1
     generator.set_offset(offset + 32 * batch * call.q.shape[-2])
     return seed, offset
+
+
+def _generator(device):
+    return torch.cuda.default_generators[device.index] if device.type == "cuda" else torch.default_generator
 
 
 def _defined():
@@ -253,14 +257,14 @@ def _tangent(ctx, *tangents):
     raise NotImplementedError("a tangent is not supported: there is no forward-mode derivative, only backward()")
 
 
-def _append(*arguments):
-    call = _cache.Append(*arguments)
-    rotated, lengths = _cache.compute(Torch(torch), call)
-    # An operator's result is none of its inputs.
 def _keep_nothing(ctx, inputs, output):
     pass
 
 
+def _append(*arguments):
+    call = _cache.Append(*arguments)
+    rotated, lengths = _cache.compute(Torch(torch), call)
+    # An operator's result is none of its inputs.
     return call.q.new_empty(0) if call.rotary_cos is None else rotated, lengths
 
 
@@ -288,12 +292,20 @@ def _operator(name):
 
 
 def _one_by_one(name):
-    """The operator under torch.vmap: a call for each of what is mapped, stacked."""
+    """The operator under torch.vmap: a call for each of what is mapped, stacked; with dropout all draw as vmap's `randomness` says."""
 
     def mapped(info, dims, *arguments):
         operator = getattr(torch.ops.ferroflash, name)
+        generator = _generator(arguments[0].device) if name == "dropout" and info.randomness != "different" else None
+        if generator is not None and info.randomness == "error":
+            raise RuntimeError("vmap: dropout draws random numbers: give vmap randomness='different', or 'same' for all")
+        state = None if generator is None else generator.get_state()
         apart = [x if dim is None else x.unbind(dim) for x, dim in zip(arguments, dims)]
-        found = [operator(*(x if dim is None else x[at] for x, dim in zip(apart, dims))) for at in range(info.batch_size)]
+        found = []
+        for at in range(info.batch_size):
+            if state is not None:
+                generator.set_state(state)
+            found.append(operator(*(x if dim is None else x[at] for x, dim in zip(apart, dims))))
         return tuple(map(torch.stack, zip(*found))), (0,) * len(found[0])
 
     return mapped
