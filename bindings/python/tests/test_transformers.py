@@ -48,6 +48,8 @@ CONFIGS = {
         **SIZES, intermediate_size_mlp=96, num_local_experts=2, attention_chunk_size=8, layer_types=["chunked_attention", "full_attention"],
         no_rope_layers=[1, 0],
     ),
+    # Layers that say they are not causal under a mask that is, as PaliGemma's are.
+    "gemma": lambda: transformers.GemmaConfig(**SIZES, use_bidirectional_attention=True, tie_word_embeddings=False),
     # Masks by head, which the model makes itself.
     "doge": lambda: transformers.DogeConfig(**sizes(head_dim=...), keep_window_size=6),
     # Sparse by an index of its own, which works on the mask; values of another width.
@@ -55,8 +57,8 @@ CONFIGS = {
         **sizes(head_dim=..., num_key_value_heads=4), first_k_dense_replace=1, index_topk=5, index_n_heads=2, index_head_dim=16, **LATENT, **ROUTED
     ),
 }
-# PyTorch's SDPA has neither softcap nor sinks, so transformers' own plain attention stands beside those.
-PEERS = {"gemma2": "eager", "gpt_oss": "eager"}
+# PyTorch's SDPA has neither softcap nor sinks nor, without padding, such layers' masks: transformers' own plain attention stands beside those.
+PEERS = {"gemma2": "eager", "gpt_oss": "eager", "gemma": "eager"}
 LENGTHS = (12, 7, 9)
 
 

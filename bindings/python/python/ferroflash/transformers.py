@@ -77,7 +77,7 @@ def _supported(config):
 
 
 def _is_plain(
-    mask_function=None, q_length=None, kv_length=0, q_offset=0, kv_offset=0, attention_mask=None, **others
+    mask_function=None, q_length=None, kv_length=0, q_offset=0, kv_offset=0, attention_mask=None, config=None, **others
 ):
     """Whether a mask is what `attention_forward` makes of padding alone, the last query being at the last key."""
     from transformers import masking_utils
@@ -88,6 +88,9 @@ def _is_plain(
         return False
     if mask_function is masking_utils.bidirectional_mask_function:
         return True
+    if getattr(config, "use_bidirectional_attention", None):
+        # Its layers say that they are not causal whatever the model's mask is (PaliGemma's is causal behind its prompt).
+        return False
     if q_offset + q_length != kv_offset + kv_length:
         return False
     # A causal window is made of these two, the first with its size; nothing else tells it from other masks.
