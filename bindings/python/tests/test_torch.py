@@ -340,3 +340,16 @@ def test_masks_map():
     mask[..., 0] = True
     mapped = torch.vmap(lambda q, mask: ferroflash.scaled_dot_product_attention(q, q, q, mask))(q, mask)
     torch.testing.assert_close(mapped, sdpa(q, q, q, mask))
+
+
+def test_an_exported_mask_has_any_number_of_keys():
+    class Masked(torch.nn.Module):
+        def forward(self, q, mask):
+            return ferroflash.scaled_dot_product_attention(q, q, q, mask)
+
+    length = torch.export.Dim("length", min=2, max=100)
+    given = lambda length: (torch.randn(2, 4, length, 16), torch.rand(2, 1, length, length) > 0.4)
+    program = torch.export.export(Masked(), given(10), dynamic_shapes=({2: length}, {2: length, 3: length}))
+    for number in (7, 32, 33, 64, 100):
+        q, mask = given(number)
+        torch.testing.assert_close(program.module()(q, mask), Masked()(q, mask))

@@ -152,6 +152,20 @@ def test_caches_of_other_kinds(options):
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt_oss"])
+def test_an_exported_model_takes_padding(name):
+    model, inputs = model_of(name), prompts("left")
+    model.set_attn_implementation("ferro")
+    length = torch.export.Dim("length", min=2, max=64)
+    forward = lambda inputs: dict(use_cache=False, **inputs)
+    shorter = {name: x[:, 2:].contiguous() for name, x in inputs.items()}
+    shapes = dict(use_cache=None) | {name: {1: length} for name in inputs}
+    program = torch.export.export(model, (), forward(shorter), dynamic_shapes=shapes)
+    with torch.no_grad():
+        found, expected = (f(**forward(inputs)).logits[inputs["attention_mask"].bool()] for f in (program.module(), model))
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
 def test_sequences_packed_by_their_positions():
     model, found = model_of("llama"), []
     inputs = dict(input_ids=torch.randint(2, 97, (1, 12)), position_ids=torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3]]))

@@ -319,17 +319,22 @@ def _shown(place):
     return place if isinstance(place, str) else ":".join(map(str, place))
 
 
-def packed(framework, call, mask):
-    """Puts a mask of the last keys, bool [batch, seqlen_q, keys] or [rows, keys], into a call: as bits, 32 to a word."""
-    if mask is None:
-        return
+def put_tree(framework, call, mask):
+    """Puts a mask of the last keys, bool [batch, seqlen_q, keys] or [rows, keys], into a call: as bits, or where PyTorch watches, as it is, so
+    that a trace holds nothing that depends on how many words there are. The operator packs it then."""
     framework.check_tensor("tree_mask", mask)
     shape, dtype = tuple(mask.shape), dtype_name(mask)
     rows = tuple(call.q.shape[:-2])
     if dtype not in ("bool", "bool_") or shape[:-1] != rows or shape[-1] == 0:
         raise ValueError(f"tree_mask is {dtype} of shape {shape}, must be bool of {(*rows, 'keys')}")
-    call.tree_keys = shape[-1]
-    words = -(-shape[-1] // 32)
-    bits = framework.filled_up(framework.cast(mask, "uint8"), 32 * words - shape[-1])
+    is_watched = torch is not None and isinstance(mask, torch.Tensor) and _again.is_watched(mask)
+    call.tree_keys, call.tree = shape[-1], mask if is_watched else packed(framework, mask)
+
+
+def packed(framework, mask):
+    """The bits of a mask, 32 to a word."""
+    *rows, keys = mask.shape
+    words = -(-keys // 32)
+    bits = framework.filled_up(framework.cast(mask, "uint8"), 32 * words - keys)
     octets = bits.reshape((*rows, 4 * words, 8)) << framework.cast(framework.arange(mask, 8), "uint8")
-    call.tree = framework.contiguous(framework.octets(octets)).view(framework.dtype("int32"))
+    return framework.contiguous(framework.octets(octets)).view(framework.dtype("int32"))

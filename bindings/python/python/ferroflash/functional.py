@@ -6,7 +6,7 @@ from . import _merge as merge
 from . import _again, _native, torch_op
 from ._cache import Append
 from ._cache import compute as appended
-from ._call import Call, check_tensors, compute, dtype_name, flag, length, numbers, packed, widened
+from ._call import Call, check_tensors, compute, dtype_name, flag, length, numbers, put_tree, widened
 from ._tensors import Torch, framework_of
 
 def splits(given):
@@ -317,7 +317,7 @@ def as_bias(mask, like):
 def _computed(call, tree_mask=None, given=None):
     framework, into = given or framework_of(call.q)
     if tree_mask is not None:
-        packed(framework, call, into(tree_mask))
+        put_tree(framework, call, into(tree_mask))
     is_torch = type(framework) is Torch
     found = _again.started(call) if is_torch else None
     if found is not None:

@@ -1,7 +1,7 @@
 """The call as a PyTorch operator with a gradient: torch.compile takes it as one opaque step without a graph break, and so does autograd."""
 
 from . import _again, _cache, _flops, _gradients
-from ._call import Call, compute
+from ._call import Call, compute, packed
 from ._tensors import Torch, torch
 
 # What both passes are given: tensors, then numbers.
@@ -140,8 +140,16 @@ def _call(*arguments):
     return call
 
 
-def _forward(*arguments):
+def _with_bits(*arguments):
+    """A call to compute: with its mask as bits."""
     call = _call(*arguments)
+    if call.tree is not None and call.tree.dtype == torch.bool:
+        call.tree = packed(Torch(torch), call.tree)
+    return call
+
+
+def _forward(*arguments):
+    call = _with_bits(*arguments)
     found = _again.started(call)
     if found is None:
         if call.gradients:
@@ -165,7 +173,7 @@ def _fake(*arguments):
 
 
 def _dropout(*arguments):
-    call = _call(*arguments[:-1])
+    call = _with_bits(*arguments[:-1])
     call.dropout_p = arguments[-1]
     call.seeds = _drawn(call)
     if call.gradients:
@@ -208,7 +216,7 @@ def _in_places(found, wanted):
 
 def _backward(d_o, d_lse, q, k, v, o, lse, *arguments, dropout=(0.0, None)):
     *arguments, of_sinks, of_bias = arguments
-    call = _call(q, k, v, *arguments, True, True)
+    call = _with_bits(q, k, v, *arguments, True, True)
     call.dropout_p, call.seeds = dropout
     *found, d_sinks, d_bias = _gradients.compute(Torch(torch), call, o, lse, d_o, d_lse, of_sinks, of_bias)
     d_sinks = q.new_empty(0, dtype=torch.float32) if d_sinks is None else d_sinks

@@ -37,7 +37,9 @@ def attention_mask(**given):
     from transformers.masking_utils import eager_mask, flash_attention_mask, sdpa_mask
 
     leaves_it, takes_bool = _supported(type(given.get("config")))
-    if leaves_it and _is_plain(**given):
+    # An exported program cannot ask whether there is padding.
+    is_exporting = getattr(torch.compiler, "is_exporting", bool)()
+    if leaves_it and _is_plain(**given) and not (is_exporting and given.get("attention_mask") is not None):
         return flash_attention_mask(**given)
     whole = {**given, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     if not leaves_it and not takes_bool:
