@@ -370,6 +370,7 @@ def test_options_of_other_kinds_are_refused_by_name():
     for options, message in (
         (dict(window_size=5), "window_size is 5"),
         (dict(window_size=(1, 2, 3)), "window_size is"),
+        (dict(window_size=(1.5, 0)), r"window_size is \(1.5, 0\)"),
         (dict(softmax_scale="a"), "softmax_scale is 'a'"),
         (dict(softcap="a"), "softcap is 'a'"),
         (dict(attn_bias=np.ones((1, 1, 5, 5), "int64")), "attn_bias is int64"),
@@ -377,6 +378,7 @@ def test_options_of_other_kinds_are_refused_by_name():
         with pytest.raises(TypeError, match=message):
             flash_attn_func(q, q, q, **options)
     assert_close(flash_attn_func(q, q, q, softcap=None), flash_attn_func(q, q, q))
+    assert_close(flash_attn_func(q, q, q, window_size=(None, np.int64(0))), flash_attn_func(q, q, q, causal=True))
 
 
 @needs_torch

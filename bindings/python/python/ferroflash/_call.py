@@ -24,7 +24,7 @@ class Call:
     def __init__(self, q, k, v, scale=None, causal=False, window=(-1, -1), softcap=0.0, alibi_slopes=None, sinks=None, lse=False):
         if causal is not False and causal is not True:
             causal = flag("causal", causal)
-        if type(window) is not tuple or len(window) != 2:
+        if type(window) is not tuple or len(window) != 2 or not type(window[0]) is type(window[1]) is int:
             window = _pair(window)
         for name, number in (("softmax_scale", scale), ("softcap", softcap)):
             if number is not None and not hasattr(number, "__float__"):
@@ -36,7 +36,7 @@ class Call:
 def _pair(window):
     """What a caller gave for a window as a tuple of two."""
     try:
-        left, right = window
+        left, right = (keys if keys is None else index(keys) for keys in window)
     except (TypeError, ValueError):
         raise TypeError(f"window_size is {window!r}, must be two numbers of keys (left, right), -1 for all") from None
     return left, right
