@@ -114,6 +114,9 @@ def test_tensors_without_memory_have_shapes():
     mask = torch.empty(7, 7, dtype=torch.bool, device="meta")
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     assert ferroflash.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True).shape == q.shape
+    for wrong, message in ((k.double(), "is float64, q float32"), (k[..., :8], "head_dim 8, q 64"), (torch.empty(k.shape), "is on cpu, q on meta")):
+        with pytest.raises(ValueError, match=message):
+            ferroflash.scaled_dot_product_attention(q, wrong, wrong, enable_gqa=True)
 
 
 def test_threads_share_the_device():

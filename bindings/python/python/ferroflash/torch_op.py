@@ -1,7 +1,7 @@
 """The call as a PyTorch operator with a gradient: torch.compile takes it as one opaque step without a graph break, and so does autograd."""
 
 from . import _again, _cache, _flops, _gradients
-from ._call import Call, compute, packed
+from ._call import Call, compute, numbers, packed
 from ._tensors import Torch, torch
 
 # What both passes are given: tensors, then numbers.
@@ -161,6 +161,9 @@ def _forward(*arguments):
 
 def _fake(*arguments):
     call = _call(*arguments)
+    if call.q.is_meta and not torch._subclasses.fake_tensor.is_fake(call.q):
+        # Nobody else looks at these shapes; a trace's are checked when it runs.
+        numbers(Torch(torch), _with_bits(*arguments))
     o = torch.empty((*call.q.shape[:-1], call.v.shape[-1]), dtype=call.q.dtype, device=call.q.device)
     if not call.lse:
         shape = (0,)
