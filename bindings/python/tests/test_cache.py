@@ -166,6 +166,18 @@ def test_a_read_only_cache_is_refused():
     flash_attn_with_kvcache(q, k, k, cache_seqlens=int32(4, 7))
 
 
+def test_a_cache_in_which_new_keys_would_replace_others_is_refused():
+    q, k, new, others = random(2, 1, 2, 16), random(2, 9, 2, 16), random(2, 1, 2, 16), random(2, 1, 2, 16, seed=1)
+    shared = np.lib.stride_tricks.as_strided(k, k.shape, (0, *k.strides[1:]), writeable=True)
+    with pytest.raises(ValueError, match="v_cache has several elements at one place"):
+        flash_attn_with_kvcache(q, k, shared, new, new, cache_seqlens=int32(4, 7))
+    with pytest.raises(ValueError, match="k_cache and v_cache are one tensor"):
+        flash_attn_with_kvcache(q, k, k, new, others, cache_seqlens=int32(4, 7))
+    # One tensor of both is a cache of keys that are their own values.
+    flash_attn_with_kvcache(q, k, k, new, new, cache_seqlens=int32(4, 7))
+    assert_close(k[0, 4], new[0, 0])
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

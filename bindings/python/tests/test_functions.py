@@ -365,6 +365,12 @@ def test_arrays_of_the_other_byte_order_and_unaligned_ones_are_refused():
         flash_attn_func(q, room, q)
 
 
+def test_a_masked_array_is_refused():
+    q = random(1, 5, 2, 16)
+    with pytest.raises(TypeError, match="masked array"):
+        flash_attn_func(q, np.ma.masked_array(q, q > 0), q)
+
+
 def test_options_of_other_kinds_are_refused_by_name():
     q = random(1, 5, 2, 16)
     for options, message in (

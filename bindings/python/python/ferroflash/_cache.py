@@ -60,6 +60,7 @@ def compute(framework, call):
     args.sizes = batch, *_ = _sizes(call, *(described[name][1] for name in described))
     if batch == 0 or 0 in described["k_cache"][1]:
         return call.q, call.used_k
+    _check_places(described)
     if 0 in described["k"][1]:
         # The device wants at least one row: here of no sequence.
         some = framework.full(call.q, (1, *described["k"][1][-2:]), 0, dtype)
@@ -86,6 +87,16 @@ def compute(framework, call):
     args.lengths_after = framework.describe(lengths)[0]
     _devices.device_at(place).append(args, framework.stream(place))
     return rotated, lengths
+
+
+def _check_places(described):
+    """Refuses caches in which one of what is written would replace another."""
+    for name in ("k_cache", "v_cache"):
+        _, shape, strides, *_ = described[name]
+        if any(size > 1 and stride == 0 for size, stride in zip(shape, strides)):
+            raise ValueError(f"{name} has several elements at one place (strides {strides}), and new keys and values are written into it")
+    if described["k_cache"][0] == described["v_cache"][0] and described["k"][0] != described["v"][0]:
+        raise ValueError("k_cache and v_cache are one tensor, and k and v are two: values would replace the keys")
 
 
 def _rotation(framework, call, args, q, given):

@@ -164,6 +164,8 @@ class NumPy:
     def check_tensor(self, name, array):
         if not isinstance(array, self.numpy.ndarray):
             raise TypeError(f"{name} is {type(array).__name__} beside NumPy's arrays: give all tensors of one framework")
+        if hasattr(array, "mask"):
+            raise TypeError("a masked array is not supported, as what it hides would count: give its filled()")
 
     def check_written(self, name, array):
         """Refuses what must not be written."""
