@@ -214,6 +214,23 @@ def test_models_that_look_both_ways(name, side):
     torch.testing.assert_close(*found, atol=2e-3, rtol=2e-3)
 
 
+def test_no_mask_hides_nothing_of_models_that_know_masks_alone():
+    sizes = dict(hidden_size=64, num_hidden_layers=2)
+    text = dict(vocab_size=97, num_attention_heads=4, intermediate_size=96, max_position_embeddings=64, **sizes)
+    config = transformers.BridgeTowerConfig(
+        text_config=text, vision_config=dict(image_size=32, patch_size=8, **sizes), num_attention_heads=4, intermediate_size=96, **sizes
+    )
+    torch.manual_seed(1)
+    model, inputs, found = transformers.BridgeTowerModel(config).eval(), prompts("right") | dict(pixel_values=torch.randn(3, 3, 32, 32)), []
+    for parameter in model.parameters():
+        parameter.data.mul_(3 if parameter.dim() == 2 else 1)
+    for attention in ("eager", "ferro"):
+        model.set_attn_implementation(attention)
+        with torch.no_grad():
+            found.append(model(**inputs).image_features)
+    torch.testing.assert_close(*found, atol=2e-3, rtol=2e-3)
+
+
 @pytest.mark.parametrize("kind", ["none", "causal", "window", "padding", "ranges", "bool", "bias"])
 def test_biases_and_sinks_of_queries_under_every_kind_of_mask(kind):
     from ferroflash.transformers import attention_forward

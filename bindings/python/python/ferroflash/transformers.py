@@ -133,7 +133,11 @@ def attention_forward(
     if output_attentions:
         raise NotImplementedError("output_attentions is not supported: the probabilities are never stored")
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    if getattr(getattr(module, "config", None), "is_causal", None) is False:
+    config = getattr(module, "config", None)
+    if getattr(config, "is_causal", None) is False:
+        causal = False
+    if attention_mask is None and is_causal is None and config is not None and _supported(type(config)) == (False, False):
+        # Of models that know masks alone, no mask hides nothing (BridgeTower's layers over images say that they are causal).
         causal = False
     # transformers' sliding window counts the query's own key; where it has two sides it does not.
     window = (-1, -1) if sliding_window is None else (sliding_window - 1, 0) if causal else (sliding_window, sliding_window)
