@@ -219,6 +219,15 @@ fn a_cache_grows_and_parts_merge() {
         (AppendArgs { rotary_dim: 16, ..append }, 1, "rotary_cos or rotary_sin is NULL"),
         (AppendArgs { q: at(&new_k), heads_q: 1, seqlen_q: 1, ..append }, 1, "q is given without rotary_dim"),
         (AppendArgs { reserved2: 9, ..append }, 1, "reserved is 9"),
+        (AppendArgs { v: append.k, ..append }, 1, "the caches of K and V are one"),
+        (
+            AppendArgs {
+                k: TensorArgs { stride_batch: 2, stride_head: 2, stride_row: 2, ..append.k },
+                ..append
+            },
+            1,
+            "elements of the output would coincide",
+        ),
     ] {
         assert_eq!(run(&bad), code, "{word}");
         assert!(last().contains(word), "{word}: {}", last());

@@ -99,6 +99,17 @@ impl Append {
                 return Err(Error::Null { tensor });
             }
         }
+        let (entries, rows) = match self.pages {
+            Some(pages) => (pages.count, pages.page_size),
+            None if self.lengths.entry_k.is_some() => (self.lengths.entries_k, self.sizes.seqlen_k),
+            None => (self.sizes.batch, self.sizes.seqlen_k),
+        };
+        for (tensor, cache) in [("K", self.k), ("V", self.v)] {
+            cache.check_apart(tensor, [entries, self.sizes.heads_kv, rows], head_dim)?;
+        }
+        if self.k.address == self.v.address && self.new_k.address != self.new_v.address {
+            return Err(Error::OneCache);
+        }
         if self.rotates_queries() {
             let batch = if self.lengths.cumulative_q.is_some() { 1 } else { self.sizes.batch };
             let extent = [batch, self.sizes.heads_q, self.sizes.seqlen_q];

@@ -38,6 +38,9 @@ pub enum Error {
         /// Its stride in elements.
         stride: i64,
     },
+    /// The new values would replace the new keys.
+    #[error("the caches of K and V are one, and new K and new V are two")]
+    OneCache,
     /// An address that the call needs is null.
     #[error("the address of {tensor} is null")]
     Null {
