@@ -345,6 +345,11 @@ def test_a_plan_has_as_many_splits_as_are_asked_for(device):
         assert is_right(int(re.search(r"(\d+) splits of the keys", text).group(1))), (asked, text)
 
 
+def test_a_plan_is_of_what_a_call_is_filled_up_to():
+    plans = [ferroflash.plan(*[random(1, 5, 2, d).astype("float16")] * 3, softmax_scale=0.5, device_model="h200") for d in (12, 16)]
+    assert plans[0] == plans[1]
+
+
 def test_a_plan_is_of_shapes_and_not_of_how_q_lies():
     q, k = np.broadcast_to(np.zeros((1, 64, 1, 64), np.float16), (2, 64, 4, 64)), np.zeros((2, 64, 4, 64), np.float16)
     assert "CPU" in ferroflash.plan(q, k, k)

@@ -181,16 +181,17 @@ def _is_aligned(described):
     return True
 
 
-def widened(framework, call):
+def widened(framework, call, has_kernels=None):
     """Fills rows with zeros up to a multiple of 8 elements, or over 256 of 16, which the kernels want, of what is not in a cache. The width
-    that O has without them; None where nothing was changed."""
+    that O has without them; None where nothing was changed. Whether kernels compute it is asked where it is not said."""
     if not 3 <= call.q.ndim == call.k.ndim == call.v.ndim:
         return None
     width, width_v = call.q.shape[-1], call.v.shape[-1]
     missing, missing_v = (-of % (16 if of > 256 else 8) for of in (width, width_v))
     if not (missing or missing_v) or is_cached(call) or call.k.shape[-1] != width:
         return None
-    if not width or not width_v or not _devices.has_kernels(framework.device_type(call.q)):
+    has_kernels = _devices.has_kernels(framework.device_type(call.q)) if has_kernels is None else has_kernels
+    if not width or not width_v or not has_kernels:
         return None
     if call.scale is None:
         call.scale = width**-0.5

@@ -292,6 +292,7 @@ def plan(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), device
 
     framework, into = framework_of(q)
     call = Call(into(q), into(k), into(v), softmax_scale, causal, window_size)
+    widened(framework, call, None if device_model is None else True)
     args, place, (*_, rows, heads, width), _ = numbers(framework, call)
     # O as it would lie; Q may have elements at one place.
     args.o = (0, rows * heads * width, width, heads * width)
