@@ -345,6 +345,14 @@ def test_masks_map():
     torch.testing.assert_close(mapped, sdpa(q, q, q, mask))
 
 
+def test_a_traced_mask_has_any_number_of_keys():
+    given = lambda length: (torch.randn(2, 4, length, 16), torch.rand(2, 1, length, length) > 0.4)
+    masked = lambda q, mask: ferroflash.scaled_dot_product_attention(q, q, q, mask)
+    traced = torch.jit.trace(masked, given(5))
+    for arguments in (given(9), given(70)):
+        torch.testing.assert_close(traced(*arguments), masked(*arguments))
+
+
 def test_an_exported_mask_has_any_number_of_keys():
     class Masked(torch.nn.Module):
         def forward(self, q, mask):

@@ -144,7 +144,8 @@ def _with_bits(*arguments):
     """A call to compute: with its mask as bits."""
     call = _call(*arguments)
     if call.tree is not None and call.tree.dtype == torch.bool:
-        call.tree = packed(Torch(torch), call.tree)
+        # How many keys it has is its own to say: torch.jit.trace keeps the number that it saw.
+        call.tree, call.tree_keys = packed(Torch(torch), call.tree), call.tree.shape[-1]
     return call
 
 
