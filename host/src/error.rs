@@ -344,7 +344,7 @@ pub enum Error {
     },
     /// No compiled kernels were found.
     #[error(
-        "no compiled kernels: {searched} has no manifest.json; run `cargo xtask build-ptx` or name a folder with --ptx"
+        "no compiled kernels: {searched} has no manifest.json; run `cargo xtask build-ptx`, or name their folder in FERROFLASH_PTX"
     )]
     NoKernels {
         /// Folders searched.

@@ -614,7 +614,7 @@ fn a_failing_launch_is_one_line() {
 fn no_kernels_is_one_line() {
     let setup = setup();
     fs::remove_file(setup.kernels.path().join("manifest.json")).expect("removed");
-    setup.run_refused(&[], &[], &["no compiled kernels", "cargo xtask build-ptx", "--ptx"]);
+    setup.run_refused(&[], &[], &["no compiled kernels", "cargo xtask build-ptx", "FERROFLASH_PTX"]);
     write_kernels(setup.kernels.path(), |_| ());
     fs::write(setup.kernels.path().join("sm_80.ptx"), "other").expect("written");
     setup.run_refused(&[], &[], &["sm_80.ptx", "SHA-256", "build-ptx"]);

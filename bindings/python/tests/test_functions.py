@@ -356,6 +356,17 @@ def test_a_plan_is_of_shapes_and_not_of_how_q_lies():
     assert "on NVIDIA L4" in ferroflash.plan(q, k, k, device_model="l4")
 
 
+def test_a_folder_without_kernels_is_refused_by_what_python_has(tmp_path):
+    ferroflash.use_kernels(tmp_path)
+    try:
+        with pytest.raises(RuntimeError, match="FERROFLASH_PTX") as refused:
+            ferroflash.use_cpu_device("simulator")
+    finally:
+        ferroflash.use_kernels(None)
+    # Options are the command's.
+    assert " --" not in str(refused.value)
+
+
 def test_a_cpu_device_of_another_name_is_refused():
     with pytest.raises(ValueError, match="simulator"):
         ferroflash.use_cpu_device("emulator")
