@@ -31,7 +31,7 @@ pub(crate) struct MaskArgs {
     window: Option<Window>,
 
     /// Keys of a chunk: no query sees a key outside of its own key's chunk
-    #[arg(long, value_name = "KEYS")]
+    #[arg(long, value_name = "KEYS", value_parser = clap::value_parser!(u32).range(1..))]
     chunk: Option<u32>,
 
     /// Keys at the start that all queries see (prefix-LM)
@@ -43,15 +43,15 @@ pub(crate) struct MaskArgs {
     sink_tokens: u32,
 
     /// Of so many last keys, a query sees only those whose bit it has, as in a tree of drafts
-    #[arg(long, value_name = "KEYS")]
+    #[arg(long, value_name = "KEYS", value_parser = clap::value_parser!(u32).range(1..))]
     tree: Option<u32>,
 
     /// cap · tanh(score / cap)
-    #[arg(long, value_name = "CAP")]
+    #[arg(long, value_name = "CAP", allow_negative_numbers = true, conflicts_with = "tree")]
     softcap: Option<f32>,
 
     /// Leave out each weight of the softmax with this probability, and multiply the others with 1 / (1 − P)
-    #[arg(long, value_name = "P", conflicts_with_all = ["softcap", "tree"])]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, conflicts_with_all = ["softcap", "tree"])]
     dropout: Option<f32>,
 
     /// Which weights --dropout leaves out
@@ -354,12 +354,15 @@ mod tests {
             ("--bias x", "any of the letters"),
             ("--softcap 3 --alibi", "cannot be used with"),
             ("--softcap 0", "--softcap"),
+            ("--softcap -1", "softcap -1 cannot be used"),
+            ("--softcap 2 --tree 8", "cannot be used with"),
             ("--dropout 1", "--dropout"),
             ("--dropout 0.5 --alibi", "cannot be used with"),
             ("--dropout-seed 3", "--dropout"),
             ("--window 3,0 --causal", "cannot be used with"),
             ("--window 3,0 --prefix 4", "a prefix that all queries see"),
-            ("--tree 0", "a tree has at least 1 key"),
+            ("--tree 0", "'--tree <KEYS>'"),
+            ("--chunk 0", "'--chunk <KEYS>'"),
             ("--tree 8 --alibi", "a tree excludes"),
             ("--csr", "--page"),
             ("--seqlens-q 1,2", "--seqlens-q"),
