@@ -60,6 +60,15 @@ def one_rank(rank, world, file, results):
     found["decode"] = True
     with pytest.raises(NotImplementedError, match="allgather_attention takes windows"):
         ring_attention(q, k, v, window_size=(3, 0))
+    sloped = dict(return_attn_probs=True, alibi_slopes=torch.tensor([0.5, 0.1, 0.3, 0.0]))
+    whole = qkv(37, (4, 2), torch.float32)
+    own = [shard(x) for x in whole]
+    o, *_ = allgather_attention(*own, length=37, causal=True, **sloped)
+    torch.testing.assert_close(unshard(o, 37), flash_attn_func(*whole, causal=True, **sloped)[0], atol=1e-5, rtol=1e-5)
+    if world > 1:
+        # Before anything is sent, so that no rank waits.
+        with pytest.raises(NotImplementedError, match="alibi_slopes"):
+            allgather_attention(*own, length=37, **sloped)
     with pytest.raises(ValueError, match="give length"):
         allgather_attention(q[:, :0], k, v, length=41)
     results.put((rank, len(found)))

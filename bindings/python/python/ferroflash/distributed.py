@@ -71,6 +71,9 @@ def allgather_attention(
         right = 0
     if right > 0 or (left >= 0 and right != 0):
         raise NotImplementedError(f"window_size={window_size!r}: a split sequence has windows that end at a query's own key")
+    if alibi_slopes is not None and right < 0 and world > 1:
+        # One call's distances would be those of the last rows, which a rank's are not.
+        raise NotImplementedError("alibi_slopes of a split sequence are supported under a causal mask")
     whole = [x.new_empty(x.shape[0], length, *x.shape[2:]) for x in (k, v)]
     _gather_rows(list(zip((k, v), whole)), length, group)()
     if right < 0:
