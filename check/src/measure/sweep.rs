@@ -44,7 +44,8 @@ pub struct Record {
     /// with wgmma could.
     #[serde(default)]
     pub starts_early: bool,
-    /// Whether kernels with wgmma looked up the pages of several blocks at once: in older files those of one.
+    /// Whether kernels with wgmma looked up the pages of several blocks at once: in older files those of one, which took longer where there
+    /// are more queries than a few.
     #[serde(default)]
     pub pages_together: bool,
     /// The tensors' layout.
@@ -125,9 +126,11 @@ impl Record {
     /// Whether a plan of a kernel still does what was measured of it.
     pub(crate) fn is_of(&self, plan: &Plan) -> bool {
         let has_pages = self.ragged.as_ref().is_some_and(RaggedTraits::has_pages);
+        let is_lookup_hidden =
+            !has_pages || self.class == Class::Decode || plan.kernel().row.isa != Isa::Wgmma;
         (self.groups_heads || !plan.groups_heads())
             && (self.merges_together || plan.combine_rows() == 1)
-            && (self.pages_together || !has_pages || plan.kernel().row.isa != Isa::Wgmma)
+            && (self.pages_together || is_lookup_hidden)
     }
 
     /// Whether it is also still launched as it was.
