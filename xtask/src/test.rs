@@ -1,8 +1,7 @@
 //! `cargo xtask test`: sets up what is lacking, then every check and test, to the first failure.
 //!
 //! The kernels are compiled beside the checks of the host's code: each of their two families takes one thread for minutes, and one of them
-//! longer than the other, while nothing before the tests asks for PTX. What is handed out is proven beside the tests, in folders of its own:
-//! either leaves cores idle at times, where one crate or one test takes long.
+//! longer than the other, while nothing before the tests asks for PTX.
 
 use crate::rows::RowsOptions;
 use crate::{browser, build_ptx, check_ptx, package, process, ptxas, python, tidy, workspace};
@@ -54,7 +53,7 @@ enum Step {
     Pages,
 }
 
-/// When a step is run: those of one phase one after the other, the kernels' beside the host's, and the package's beside the tests.
+/// When a step is run: those of one phase one after the other, the kernels' beside the host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// In seconds
@@ -62,7 +61,6 @@ enum Phase {
     Kernels,
     Host,
     Tests,
-    Package,
 }
 
 /// How a step ended, where it did not fail.
@@ -94,18 +92,16 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     };
     let has_failed = AtomicBool::new(false);
     let run = |steps: &[Step]| run_in_order(steps, options.thorough, &has_failed);
-    let side_by_side = |one: Phase, other: Phase| {
-        let (one, other) = (of(one), of(other));
-        std::thread::scope(|scope| {
-            let beside = scope.spawn(|| run(&one));
-            let of_other = run(&other);
-            let of_one = beside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            of_one.into_iter().chain(of_other).collect::<Vec<_>>()
-        })
-    };
     let mut ran = run(&of(Phase::Rules));
-    ran.extend(side_by_side(Phase::Kernels, Phase::Host));
-    ran.extend(side_by_side(Phase::Tests, Phase::Package));
+    let (kernels, host) = (of(Phase::Kernels), of(Phase::Host));
+    let (of_kernels, of_host) = std::thread::scope(|scope| {
+        let beside = scope.spawn(|| run(&kernels));
+        let of_host = run(&host);
+        (beside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), of_host)
+    });
+    ran.extend(of_kernels);
+    ran.extend(of_host);
+    ran.extend(run(&of(Phase::Tests)));
     let lines: Vec<String> = ran.iter().map(|ran| summary_line(ran.step, &ran.result, ran.time)).collect();
     eprintln!("\n== summary\n{}", lines.join("\n"));
     let failure = ran.into_iter().find_map(|Ran { step, result, .. }| {
@@ -152,8 +148,7 @@ impl Step {
             Step::Tidy | Step::Fmt => Phase::Rules,
             Step::BuildPtx | Step::CheckPtx => Phase::Kernels,
             Step::Clippy | Step::Library | Step::Doc | Step::Deny | Step::Build => Phase::Host,
-            Step::Python | Step::Tests | Step::Pages => Phase::Tests,
-            Step::Package => Phase::Package,
+            Step::Python | Step::Tests | Step::Package | Step::Pages => Phase::Tests,
         }
     }
 
