@@ -3,6 +3,7 @@
 use crate::mark::{Mark, Who};
 use crate::memory::Words;
 use crate::regs::LANES;
+use crate::shadow::Cell;
 use crate::window::SHARED_BASE;
 
 use super::{Shared, check_proxy};
@@ -18,35 +19,20 @@ impl Shared {
         bytes: u32,
         who: &Who<'_>,
     ) -> bool {
-        if !self.dark.is_empty() {
-            return false;
-        }
-        if self.shadow.is_empty() {
-            return true;
-        }
         let (races, async_copies) = (self.checks.shared_races, self.checks.async_copies);
-        let (mut who, mut now) = (*who, who.mark());
-        let mut clean = true;
-        for (beyond, lanes) in groups {
-            (who.lanes, now.lanes) = (lanes, lanes);
-            clean &= self.shadow.all_of(base.wrapping_add(beyond).into(), bytes, |cell| {
-                let crosses = async_copies && who.later.is_some() && check_proxy(0, cell, &who).is_err();
-                if cell.pending > 0 || cell.mbarrier || cell.write.clock == 0 || crosses {
+        self.note_groups(base, groups, bytes, who, |cell, who, now| {
+            let crosses = async_copies && who.later.is_some() && check_proxy(0, cell, who).is_err();
+            if cell.pending > 0 || cell.mbarrier || cell.write.clock == 0 || crosses {
+                return false;
+            }
+            if races {
+                if who.collides(&cell.write, who.group) || who.collides(&cell.weak, who.group) {
                     return false;
                 }
-                if races {
-                    if who.collides(&cell.write, who.group) || who.collides(&cell.weak, who.group) {
-                        return false;
-                    }
-                    cell.reads.note(now, who.synced);
-                }
-                true
-            });
-            if !clean {
-                break;
+                cell.reads.note(now, who.synced);
             }
-        }
-        clean
+            true
+        })
     }
 
     /// Notes plain writes of a warp's lanes, each to a range of its own; otherwise as [`Shared::note_reads`]. Lanes that were noted before one
@@ -59,40 +45,48 @@ impl Shared {
         bytes: u32,
         who: &Who<'_>,
     ) -> bool {
+        let races = self.checks.shared_races;
+        self.note_groups(base, groups, bytes, who, |cell, who, now| {
+            if cell.pending > 0 || cell.mbarrier {
+                return false;
+            }
+            if races {
+                let after =
+                    |read: &Mark| !who.collides(read, who.group) || who.comes_after_read(read, who.group);
+                if who.collides(&cell.write, who.group)
+                    || who.collides(&cell.weak, who.group)
+                    || !cell.reads.iter().all(after)
+                {
+                    return false;
+                }
+                cell.reads.clear();
+            }
+            cell.note_write(now);
+            true
+        })
+    }
+
+    /// Notes each group of lanes in the cells of its range, until `note` is false of one: whether it never is.
+    #[inline]
+    fn note_groups(
+        &mut self,
+        base: u32,
+        mut groups: impl Iterator<Item = (u32, u32)>,
+        bytes: u32,
+        who: &Who<'_>,
+        note: impl Fn(&mut Cell, &Who<'_>, Mark) -> bool,
+    ) -> bool {
         if !self.dark.is_empty() {
             return false;
         }
         if self.shadow.is_empty() {
             return true;
         }
-        let races = self.checks.shared_races;
         let (mut who, mut now) = (*who, who.mark());
-        let mut clean = true;
-        for (beyond, lanes) in groups {
+        groups.all(|(beyond, lanes)| {
             (who.lanes, now.lanes) = (lanes, lanes);
-            clean &= self.shadow.all_of(base.wrapping_add(beyond).into(), bytes, |cell| {
-                if cell.pending > 0 || cell.mbarrier {
-                    return false;
-                }
-                if races {
-                    let after =
-                        |read: &Mark| !who.collides(read, who.group) || who.comes_after_read(read, who.group);
-                    if who.collides(&cell.write, who.group)
-                        || who.collides(&cell.weak, who.group)
-                        || !cell.reads.iter().all(after)
-                    {
-                        return false;
-                    }
-                    cell.reads.clear();
-                }
-                cell.note_write(now);
-                true
-            });
-            if !clean {
-                break;
-            }
-        }
-        clean
+            self.shadow.all_of(base.wrapping_add(beyond).into(), bytes, |cell| note(cell, &who, now))
+        })
     }
 
     /// The words of every lane at aligned offsets inside: word `i` of a lane goes to `rows[i][lane]`.
