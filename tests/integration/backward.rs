@@ -73,11 +73,16 @@ fn drawn_passes_are_right() {
         (row.dtype, row.head_dim, row.score)
     });
     for (dtype, head_dim, score) in of.collect::<BTreeSet<_>>() {
-        let draws = if score == ScoreKind::Plain && head_dim < 256 { 10 } else { 6 };
-        // Kernels of both dtypes are alike: each has every other problem.
-        for seed in (u64::from(dtype == Dtype::Bf16)..draws).step_by(2) {
-            check(&attention, &BackwardCase::draw(dtype, head_dim, score, seed).expect("a problem"));
-        }
+        let draws = if score == ScoreKind::Plain && head_dim < 256 { 5 } else { 3 };
+        // Kernels of other dtypes and widths are alike: each has problems of its own, and of these the ones with few blocks.
+        let first = u64::from(head_dim) << 8 | u64::from(dtype == Dtype::Bf16) << 7;
+        let drawn =
+            (first..).map(|seed| BackwardCase::draw(dtype, head_dim, score, seed).expect("a problem"));
+        let is_small = |case: &BackwardCase| {
+            let Sizes { batch, heads_q, seqlen_q, seqlen_k, .. } = *case.backward.problem().sizes();
+            batch * heads_q * seqlen_q.div_ceil(64) * seqlen_k.div_ceil(64) <= 64
+        };
+        drawn.filter(is_small).take(draws).for_each(|case| drop(check(&attention, &case)));
     }
 }
 
@@ -142,7 +147,7 @@ fn nan_reaches_the_rows_that_see_it_and_no_others() {
     let attention = support::scheduled(Schedule::Deterministic);
     for (dtype, head_dim) in [(Dtype::F16, 64), (Dtype::Bf16, 128)] {
         for mask in [Mask::CAUSAL, Mask::window(Some(40), Some(3))] {
-            let problem = Problem::new(sizes(1, (4, 2), (140, 150), head_dim), dtype).expect("valid");
+            let problem = Problem::new(sizes(1, (2, 1), (140, 150), head_dim), dtype).expect("valid");
             let problem = problem.with_mask(mask).expect("valid");
             let gradients = check(&attention, &case(&problem, InputKind::NotANumber, 2));
             let nans = |of: &[u16]| of.iter().filter(|&&bits| widen(dtype, bits).is_nan()).count();

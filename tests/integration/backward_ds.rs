@@ -46,7 +46,7 @@ fn computed(case: &BackwardCase, kept: &[(u32, u32)], attention: &Attention) -> 
 }
 
 fn chunks_and_schedules_do_not_change_a_bit() {
-    for (dtype, head_dim, seqlens) in [(Dtype::F16, 64, (150, 200)), (Dtype::Bf16, 128, (300, 140))] {
+    for (dtype, head_dim, seqlens) in [(Dtype::F16, 64, (150, 200)), (Dtype::Bf16, 128, (200, 140))] {
         let problem = Problem::new(sizes(2, (4, 2), seqlens, head_dim), dtype).expect("valid");
         let backward = Backward::new(&problem.with_causal(true)).expect("it has kernels");
         let of = |bytes| {
@@ -161,7 +161,7 @@ fn case_of(backward: &Backward, sequences: &[(u32, u32)], kind: InputKind) -> Ba
 
 fn packed_sequences_of_any_length_are_right_by_five_products() {
     let attention = support::scheduled(Schedule::Seeded(6));
-    let sequences = [(130, 190), (0, 70), (257, 257), (1, 1), (65, 0), (200, 129)];
+    let sequences = [(130, 190), (0, 70), (129, 257), (1, 1), (65, 0), (70, 129)];
     let rows = [(Dtype::F16, 64), (Dtype::Bf16, 128)];
     let (all, two) = (&[(1, 3)][..], &[(3, 1), (1, 2)][..]);
     for (mask, kind, row, kept) in [

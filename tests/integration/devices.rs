@@ -120,41 +120,46 @@ fn problem_for(row: &Row, [batch, heads_q, heads_kv, seqlen_q, seqlen_k]: [u32; 
     dense.with_head_dim_v(geometry::widest_value(row.head_dim)).expect("a width that kernels have")
 }
 
-/// In which orders tiles that follow each other are run. Kernels of both dtypes are alike, so that each is seen in four.
-fn schedules(dtype: Dtype) -> [ptx_sim::Schedule; 2] {
+/// In which order tiles that follow each other are run, of the `number`-th problem. Kernels of both dtypes are alike, so that each is seen in two
+/// on each problem.
+fn schedule(dtype: Dtype, number: usize) -> ptx_sim::Schedule {
     use ptx_sim::Schedule::{Deterministic, Seeded};
-    match dtype {
+    let schedules = match dtype {
         Dtype::F16 => [Deterministic, Seeded(1)],
         Dtype::Bf16 => [Seeded(2), Seeded(3)],
-    }
+    };
+    schedules[number % 2]
 }
 
-/// A device of one SM, whose few CTAs have many tiles each: long and short ones after each other, with NaN in some.
+/// A device of one SM, whose few CTAs have several tiles each: long and short ones after each other, with NaN in some.
 fn tiles_that_follow_each_other_are_right(variant: &Variant) -> Result<(), Failed> {
     static ONE_SM: DeviceModel = DeviceModel::H200.with_sm_count(1);
-    let Row { dtype, acc, .. } = variant.row;
+    let Row { dtype, acc, block_m, min_ctas, .. } = variant.row;
+    // Three tiles a head, the last of which is short; packed rows have those of both heads together. A CTA has four tiles or more.
+    let (heads, seqlen_q) = (2 * min_ctas.max(2), 2 * block_m + 34);
     // With 60 keys a tile is one block: whoever copies is as far ahead of those who compute as it ever is. Under a causal mask most tiles
-    // see none of them, many in a row.
-    let full = |seqlen_k| problem_for(&variant.row, [1, 4, 2, 450, seqlen_k]);
-    for problem in [full(470), full(60)].into_iter().flat_map(|full| [full, full.with_causal(true)]) {
+    // see none of them, many in a row. An odd number of blocks, whose parities change from one tile to the next, and an even one.
+    let full = |seqlen_k| problem_for(&variant.row, [1, heads, heads / 2, seqlen_q, seqlen_k]);
+    let problems = [(300, false), (430, true), (60, false), (60, true)];
+    for (number, (seqlen_k, causal)) in problems.into_iter().enumerate() {
+        let problem = full(seqlen_k).with_causal(causal);
         let qkv = random_input::qkv(&problem, InputKind::NotANumber, 5);
         let oracle = Oracle::new(&problem, qkv.clone(), None, &[acc], &|_, _| ());
-        for schedule in schedules(dtype) {
-            let options = SimOptions::default().with_model(&ONE_SM).with_schedule(schedule);
-            let attention = support::on_simulator(options);
-            let rows = RowSelection::Named(variant.entry.to_owned());
-            let splits = if variant.row.schedule.splits() { Splits::Count(1) } else { Splits::Auto };
-            let options = PlanOptions { rows, splits, ..PlanOptions::new() };
-            let plan = attention.planner().plan(&problem, &options).map_err(|error| error.to_string())?;
-            if !plan.draws_tiles() || plan.tiles() < 2 * plan.grid() {
-                return Err(format!("{} tiles for {} CTAs", plan.tiles(), plan.grid()).into());
-            }
-            let output = attention.forward_with(&plan, &HostTensors::from(&qkv), true);
-            let verdict = oracle.judge(acc, &output.map_err(|error| error.to_string())?);
-            let verdict = verdict.map_err(|error| error.to_string())?;
-            if !verdict.passed {
-                return Err(format!("causal {}, {schedule:?}: {verdict}", problem.causal()).into());
-            }
+        let schedule = schedule(dtype, number / 2 + number);
+        let options = SimOptions::default().with_model(&ONE_SM).with_schedule(schedule);
+        let attention = support::on_simulator(options);
+        let rows = RowSelection::Named(variant.entry.to_owned());
+        let splits = if variant.row.schedule.splits() { Splits::Count(1) } else { Splits::Auto };
+        let options = PlanOptions { rows, splits, ..PlanOptions::new() };
+        let plan = attention.planner().plan(&problem, &options).map_err(|error| error.to_string())?;
+        if !plan.draws_tiles() || plan.tiles() < 4 * plan.grid() {
+            return Err(format!("{} tiles for {} CTAs", plan.tiles(), plan.grid()).into());
+        }
+        let output = attention.forward_with(&plan, &HostTensors::from(&qkv), true);
+        let verdict = oracle.judge(acc, &output.map_err(|error| error.to_string())?);
+        let verdict = verdict.map_err(|error| error.to_string())?;
+        if !verdict.passed {
+            return Err(format!("causal {causal}, {schedule:?}: {verdict}").into());
         }
     }
     Ok(())
@@ -177,11 +182,11 @@ fn strided_tensors_are_right(on: On, variant: &Variant) -> Result<Completion, Fa
     let gap = i64::from(head_dim) + 8;
     let strides = |batch, head, row| ElementStrides { batch, head, row, dim: 1 };
     let strided = || {
-        problem_for(&variant.row, [2, 6, 2, 150, 300])
+        problem_for(&variant.row, [2, 4, 2, 150, 190])
             .with_causal(true)
-            .with_strides(TensorRole::Q, strides(150 * 6 * gap, gap, 6 * gap))?
-            .with_strides(TensorRole::K, strides(0, 300 * gap, gap))?
-            .with_strides(TensorRole::V, strides(300 * gap, 0, gap))
+            .with_strides(TensorRole::Q, strides(150 * 4 * gap, gap, 4 * gap))?
+            .with_strides(TensorRole::K, strides(0, 190 * gap, gap))?
+            .with_strides(TensorRole::V, strides(190 * gap, 0, gap))
     };
     let problem = strided().map_err(|error: Error| error.to_string())?;
     let qkv = random_input::qkv(&problem, InputKind::Random, 3);
@@ -214,7 +219,9 @@ fn ignored(on: On, variant: &Variant) -> Option<String> {
 fn no_bank_conflicts(variant: &Variant) -> Result<(), Failed> {
     let device = Arc::new(SimDevice::new(SimOptions::default().with_model(DeviceModel::H200)));
     let attention = Attention::new(device.clone(), support::library()).map_err(|error| error.to_string())?;
-    let full = problem_for(&variant.row, [1, 2, 1, 150, 300]);
+    // Rows of both heads lie in the same tiles where kernels pack them.
+    let (heads, seqlen_q) = if variant.row.schedule.splits() { (2, 75) } else { (1, 150) };
+    let full = problem_for(&variant.row, [1, heads, 1, seqlen_q, 190]);
     // At one split O goes out through shared memory, at several past it.
     let splits: &[Splits] = match variant.row.schedule {
         Schedule::Split | Schedule::Ragged => &[Splits::Count(1), Splits::Count(2)],

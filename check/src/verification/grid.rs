@@ -1,11 +1,18 @@
 //! The problems that every kernel is verified on.
 
+use super::RaggedSketch;
 use crate::random_input::{self, InputKind};
 use ferroflash::error::Error;
 use ferroflash::plan::{Combine, PlanOptions, Splits};
 use ferroflash::problem::{Layout, Problem, Sizes};
 use kernels_gpu::geometry::SPLITS_MAX;
-use kernels_gpu::row::{Dtype, Row, Schedule};
+use kernels_gpu::row::{Dtype, Row, Schedule, ScoreKind};
+
+/// Ragged batches that the quick grid draws for each dtype, tile width and score.
+const QUICK_BATCHES: usize = 6;
+/// What the largest of them costs, in blocks as [`RaggedSketch::cost`] counts them. A third of all that are drawn cost more, some fifty times as
+/// much.
+const QUICK_BLOCKS: u32 = 64;
 
 /// A set of problems, posed to every kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,17 +113,40 @@ impl Grid {
         }
     }
 
-    /// Ragged batches that are drawn for the kernels that compute them.
-    pub(super) fn ragged_cases(self) -> u64 {
-        match self {
-            Grid::Quick => 8,
-            Grid::Odd => 200,
+    /// The seeds of the ragged batches that the kernels of one dtype, tile width and score are verified on.
+    ///
+    /// Drawn batches differ a hundred times in what they cost. The quick grid leaves out the large ones, and draws others for each dtype and
+    /// width, whose kernels are alike: together they meet several times as many batches as any of them by itself.
+    ///
+    /// # Errors
+    /// Those of [`RaggedSketch::draw`].
+    pub(super) fn ragged_seeds(
+        self,
+        dtype: Dtype,
+        head_dim: u32,
+        kind: ScoreKind,
+        seed: u64,
+    ) -> Result<Vec<u64>, Error> {
+        let of = |number: u64| seed ^ number << 8 ^ u64::from(kind.number());
+        if self == Grid::Odd {
+            return Ok((0..200).map(of).collect());
         }
+        let first = u64::from(head_dim) << 32 ^ u64::from(dtype == Dtype::Bf16) << 31;
+        let (mut seeds, mut number) = (Vec::new(), first);
+        while seeds.len() < QUICK_BATCHES {
+            let sketch = RaggedSketch::draw(dtype, head_dim, kind, &[], of(number))?;
+            if sketch.cost() <= QUICK_BLOCKS {
+                seeds.push(of(number));
+            }
+            number += 1;
+        }
+        Ok(seeds)
     }
 
     /// Its problems.
     pub fn cases(self) -> Vec<Case> {
         let (lengths, ratios): (&[u32], &[(u32, u32)]) = match self {
+            // Three heads of one batch entry, or one head of two: `decode_cases` has several heads of several.
             Grid::Quick => (&[1, 65, 127], &[(3, 1)]),
             Grid::Odd => (&[1, 17, 63, 65, 127, 199, 513, 1023], &[(2, 2), (4, 2), (3, 1)]),
         };
@@ -131,7 +161,11 @@ impl Grid {
                             2 => InputKind::Outliers,
                             _ => InputKind::NotANumber,
                         };
-                        let batch = if seqlen_q.max(seqlen_k) < 128 { 2 } else { 1 };
+                        let (batch, heads) = match self {
+                            Grid::Quick if (index + usize::from(causal)) % 2 == 1 => (2, (1, 1)),
+                            Grid::Quick => (1, heads),
+                            Grid::Odd => (if seqlen_q.max(seqlen_k) < 128 { 2 } else { 1 }, heads),
+                        };
                         let (variation, seqlens) = (cases.len(), (seqlen_q, seqlen_k));
                         cases.push(Case { batch, heads, seqlens, causal, kind, variation, lengths: false });
                     }
