@@ -283,12 +283,12 @@ pub fn examine(
     Ok(exam.run(&mut subject, asked.into_iter())?.err())
 }
 
-/// Examines planted cheats, every `step`-th, and one honest candidate; returns a line for each that was not told apart.
+/// Examines planted cheats, every `step`-th from number `first` on, and one honest candidate; returns a line for each that was not told apart.
 ///
 /// # Errors
 /// What the stand-in reports.
-pub fn control(seed: u64, step: usize) -> Result<Vec<String>, ferroflash::Error> {
-    let cheats = PLANTED.into_iter().step_by(step).map(Err);
+pub fn control(seed: u64, first: usize, step: usize) -> Result<Vec<String>, ferroflash::Error> {
+    let cheats = PLANTED.into_iter().skip(first).step_by(step).map(Err);
     let all: Vec<_> = [Ok(HONEST[7]), Err(RIGHT)].into_iter().chain(cheats).collect();
     let oracles = Arc::default();
     let missed = |does: Result<Honest, Planted>| {
@@ -327,8 +327,11 @@ mod tests {
     #[test]
     fn every_planted_cheat_is_refused_by_its_name() {
         let mut missed = Vec::new();
-        for seed in seeds() {
-            let of_seed = control(spread(seed), 1).expect("the stand-in does not fail");
+        // With two seeds each has every other cheat; where more are asked for, all have all.
+        let seeds = seeds();
+        let step = if seeds.len() == 2 { 2 } else { 1 };
+        for (at, seed) in seeds.into_iter().enumerate() {
+            let of_seed = control(spread(seed), at % step, step).expect("the stand-in does not fail");
             println!("FERROFLASH_SEEDS={seed}: {} missed", of_seed.len());
             missed.extend(of_seed);
         }

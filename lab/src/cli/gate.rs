@@ -195,7 +195,7 @@ const CONTROL_SEED: u64 = 1;
 /// The cheats that the examiner does not tell apart, where there are any.
 fn missed_cheats(screen: &mut Screen) -> Result<Option<String>> {
     screen.stage("planted cheats", "examine");
-    let missed = cheats::control(CONTROL_SEED, GATE_CHEATS)?;
+    let missed = cheats::control(CONTROL_SEED, 0, GATE_CHEATS)?;
     Ok((!missed.is_empty()).then(|| missed.join("; ")))
 }
 
