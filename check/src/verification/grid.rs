@@ -9,7 +9,7 @@ use kernels_gpu::geometry::SPLITS_MAX;
 use kernels_gpu::row::{Dtype, Row, Schedule, ScoreKind};
 
 /// Ragged batches that the quick grid draws for each dtype, tile width and score.
-const QUICK_BATCHES: usize = 6;
+const QUICK_BATCHES: usize = 8;
 /// What the largest of them costs, in blocks as [`RaggedSketch::cost`] counts them. A third of all that are drawn cost more, some fifty times as
 /// much.
 const QUICK_BLOCKS: u32 = 64;
@@ -115,8 +115,8 @@ impl Grid {
 
     /// The seeds of the ragged batches that the kernels of one dtype, tile width and score are verified on.
     ///
-    /// Drawn batches differ a hundred times in what they cost. The quick grid leaves out the large ones, and draws others for each dtype and
-    /// width, whose kernels are alike: together they meet several times as many batches as any of them by itself.
+    /// Drawn batches differ a hundred times in what they cost. The quick grid takes the small ones of those that all kernels have, and in place of
+    /// the others some of each dtype's and width's own: as these kernels are alike, together they meet many.
     ///
     /// # Errors
     /// Those of [`RaggedSketch::draw`].
@@ -131,14 +131,15 @@ impl Grid {
         if self == Grid::Odd {
             return Ok((0..200).map(of).collect());
         }
-        let first = u64::from(head_dim) << 32 ^ u64::from(dtype == Dtype::Bf16) << 31;
-        let (mut seeds, mut number) = (Vec::new(), first);
-        while seeds.len() < QUICK_BATCHES {
+        let own = 1 << 40 | u64::from(head_dim) << 24 | u64::from(dtype == Dtype::Bf16) << 23;
+        let (mut seeds, mut numbers) = (Vec::new(), (0..QUICK_BATCHES as u64).chain(own..));
+        while seeds.len() < QUICK_BATCHES
+            && let Some(number) = numbers.next()
+        {
             let sketch = RaggedSketch::draw(dtype, head_dim, kind, &[], of(number))?;
             if sketch.cost() <= QUICK_BLOCKS {
                 seeds.push(of(number));
             }
-            number += 1;
         }
         Ok(seeds)
     }
@@ -146,7 +147,6 @@ impl Grid {
     /// Its problems.
     pub fn cases(self) -> Vec<Case> {
         let (lengths, ratios): (&[u32], &[(u32, u32)]) = match self {
-            // Three heads of one batch entry, or one head of two: `decode_cases` has several heads of several.
             Grid::Quick => (&[1, 65, 127], &[(3, 1)]),
             Grid::Odd => (&[1, 17, 63, 65, 127, 199, 513, 1023], &[(2, 2), (4, 2), (3, 1)]),
         };
@@ -161,10 +161,10 @@ impl Grid {
                             2 => InputKind::Outliers,
                             _ => InputKind::NotANumber,
                         };
-                        let (batch, heads) = match self {
-                            Grid::Quick if (index + usize::from(causal)) % 2 == 1 => (2, (1, 1)),
-                            Grid::Quick => (1, heads),
-                            Grid::Odd => (if seqlen_q.max(seqlen_k) < 128 { 2 } else { 1 }, heads),
+                        let batch = match self {
+                            Grid::Quick => 1 + (index + usize::from(causal)) as u32 % 2,
+                            Grid::Odd if seqlen_q.max(seqlen_k) < 128 => 2,
+                            Grid::Odd => 1,
                         };
                         let (variation, seqlens) = (cases.len(), (seqlen_q, seqlen_k));
                         cases.push(Case { batch, heads, seqlens, causal, kind, variation, lengths: false });
