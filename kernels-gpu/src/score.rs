@@ -3,11 +3,10 @@
 use crate::dropout::WeightRow;
 use crate::element::{Element, TypeOf};
 use crate::params::ForwardParams;
-use crate::ptx::math::{ex2, fma, rcp};
+use crate::ptx::math::{ex2, fma, min_nan, rcp};
 use crate::ptx::memory::{ld_global_b16, ld_global_b32, ld_global_constant_b32, to_global};
 use crate::row::ScoreKind;
 use crate::visible::Band;
-use core::f32::consts::{LN_2, LOG2_E};
 use core::marker::PhantomData;
 
 /// The score of a [`ScoreKind`], by its number, in kernels of an element type.
@@ -55,9 +54,8 @@ pub struct RowAt {
 pub enum ShortWay {
     /// Nothing.
     None,
-    /// No key is behind a row's own: the score is the product, [`Score::slope`] a key and [`Score::shift`]. The slopes are a product, too, of
-    /// the warpgroup's rows with the numbers of a block's keys.
-    Slope,
+    /// No key is behind a row's own: [`Score::before`] and [`Score::shift`] stand for [`Score::score`].
+    Shift,
     /// What scores are made of besides is loaded for two keys at a time, and before the products have come: [`Score::load_pair`].
     Pairs,
 }
@@ -107,18 +105,11 @@ pub trait Score: Copy {
         qk
     }
 
-    /// Whether a product of this magnitude is too large for [`Score::near`], where it is [`Score::MONOTONE`].
+    /// The exponents, in base 2, of four products of a row relative to a score, where it is [`Score::MONOTONE`]. A NaN may spoil all four.
     #[inline(always)]
-    fn is_far(self, magnitude: f32) -> bool {
-        let _ = magnitude;
-        false
-    }
-
-    /// Times [`Score::scale_log2`], scores of products that are not far: what p, p³, p⁵ and p⁷ are multiplied with, where it is
-    /// [`Score::MONOTONE`].
-    #[inline(always)]
-    fn near(self) -> [f32; 4] {
-        [self.scale_log2(), 0.0, 0.0, 0.0]
+    fn exponents(self, qk: [f32; 4], base: f32) -> [f32; 4] {
+        let _ = base;
+        qk
     }
 
     /// Whether blocks that all rows see whole have a shorter way, in launches that it [`Score::has_short_way`] for.
@@ -131,14 +122,14 @@ pub trait Score: Copy {
         false
     }
 
-    /// What a row's scores grow by from key to key, up to its own.
+    /// The score of a row and a key that is not behind its own, less what is the same for all keys: [`Score::shift`].
     #[inline(always)]
-    fn slope(self, row: Self::Row) -> f32 {
-        let _ = row;
-        0.0
+    fn before(self, qk: f32, keys: Self::Keys, offset: u32) -> f32 {
+        let _ = (keys, offset);
+        qk
     }
 
-    /// What is added to the scores of a row besides, where no key is behind its own.
+    /// What [`Score::before`] lacks.
     #[inline(always)]
     fn shift(self, keys: Self::Keys) -> f32 {
         let _ = keys;
@@ -273,27 +264,18 @@ impl Score for Softcap {
     const MONOTONE: bool = true;
 
     #[inline(always)]
-    fn is_far(self, magnitude: f32) -> bool {
-        magnitude * self.factor > NEAR_TANH * 2.0 * LOG2_E
-    }
-
-    #[inline(always)]
-    fn near(self) -> [f32; 4] {
-        let x = self.factor * (0.5 * LN_2);
-        let square = x * x;
-        let mut power = x * self.scale_log2;
-        TANH.map(|coefficient| {
-            let of_product = coefficient * power;
-            power *= square;
-            of_product
-        })
+    fn exponents(self, qk: [f32; 4], base: f32) -> [f32; 4] {
+        // tanh x = 1 − 2 / (e^2x + 1) with one reciprocal for four of them: that of a·b·c·d, which is below 2^121 as none is over 2^30 + 1.
+        let [e0, e1, e2, e3] = qk.map(|qk| ex2(min_nan(qk * self.factor, 30.0)));
+        let (a, c) = (e0 + 1.0, e2 + 1.0);
+        let (ab, cd) = (fma(a, e1, a), fma(c, e3, c));
+        let all = rcp(ab * cd);
+        let (of_ab, of_cd) = (all * cd, all * ab);
+        let inverses = [fma(of_ab, e1, of_ab), of_ab * a, fma(of_cd, e3, of_cd), of_cd * c];
+        let offset = (1.0 - base) * self.scale_log2;
+        inverses.map(|inverse| fma(inverse, -2.0 * self.scale_log2, offset))
     }
 }
-
-/// Up to here tanh x is taken for a polynomial.
-const NEAR_TANH: f32 = 0.625;
-/// What x, x³, x⁵ and x⁷ are multiplied with in it: Chebyshev's interpolation of tanh(x) / x in x², at most 3·10⁻⁶ off.
-const TANH: [f32; 4] = [0.999_997_05, -0.333_090_56, 0.130_142_7, -0.040_009_34];
 
 /// scale · Q·Kᵀ − slope · |distance|, of the query's own key and the key.
 #[derive(Clone, Copy, Debug)]
@@ -338,7 +320,7 @@ impl Score for Alibi {
         fma(slope, (distance - offset as f32).abs(), qk)
     }
 
-    const SHORT_WAY: ShortWay = ShortWay::Slope;
+    const SHORT_WAY: ShortWay = ShortWay::Shift;
 
     #[inline(always)]
     fn has_short_way(params: &ForwardParams) -> bool {
@@ -346,8 +328,8 @@ impl Score for Alibi {
     }
 
     #[inline(always)]
-    fn slope(self, (slope, _): Self::Row) -> f32 {
-        -slope
+    fn before(self, qk: f32, (slope, _): Self::Keys, offset: u32) -> f32 {
+        fma(slope, -(offset as f32), qk)
     }
 
     #[inline(always)]
@@ -498,30 +480,5 @@ impl Score for Tree {
         let both = u64::from(high) << 32 | u64::from(low);
         let bits = (both >> (at & 31)) as u32;
         (at < -(offset as i32)) | (bits >> (offset % 32) & 1 != 0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn near_zero_a_softcap_is_a_polynomial() {
-        let (cap, scale) = (30.0, 0.1);
-        let (scale_log2, factor) = (cap * LOG2_E, 2.0 * LOG2_E * scale / cap);
-        let softcap = Softcap { scale_log2, factor };
-        for step in -1000..=1000 {
-            let tanh_of = step as f32 / 1000.0 * NEAR_TANH;
-            let product = tanh_of * cap / scale * 0.999_999;
-            assert!(!softcap.is_far(product.abs()), "{product}");
-            let exponent: f32 = (1..).step_by(2).zip(softcap.near()).map(|(n, c)| product.powi(n) * c).sum();
-            let exact =
-                (f64::from(product) * f64::from(scale) / f64::from(cap)).tanh() * f64::from(scale_log2);
-            assert!(
-                (f64::from(exponent) - exact).abs() < 4e-6 * exact.abs() + 1e-30,
-                "{product}: {exponent}, {exact}"
-            );
-        }
-        assert!(softcap.is_far(NEAR_TANH * cap / scale * 1.000_001) && softcap.is_far(f32::INFINITY));
     }
 }
