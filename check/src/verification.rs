@@ -293,16 +293,16 @@ impl Progress<'_> {
     fn repeat(&mut self, repeats: usize, seed: u64, runner: &dyn RunKernel) -> Result<(), Error> {
         let start = Instant::now();
         let (kernel, row) = (self.kernel, &self.kernel.row);
-        let case = if repeats > 1 { REPEATED } else { ONCE };
-        if !geometry::computes_plain_batches(row) {
-            if repeats > 1 {
-                return self.repeat_ragged(repeats, seed, runner);
-            }
+        let case = match (geometry::computes_plain_batches(row), repeats > 1) {
+            (true, true) => Case { lengths: row.schedule.splits(), ..REPEATED },
+            (true, false) => ONCE,
+            (false, true) => return self.repeat_ragged(repeats, seed, runner),
             // Such batches were run and judged before.
-            self.report.repeats = repeats;
-            return Ok(());
-        }
-        let case = Case { lengths: row.schedule.splits() && repeats > 1, ..case };
+            (false, false) => {
+                self.report.repeats = repeats;
+                return Ok(());
+            }
+        };
         let problem = case.problem(row.dtype, row.head_dim)?;
         let (qkv, seqlens_k) = case.inputs(&problem, seed);
         let tensors = HostTensors::from(&qkv).with_seqlens_k(seqlens_k.as_deref());

@@ -327,10 +327,11 @@ mod tests {
     #[test]
     fn every_planted_cheat_is_refused_by_its_name() {
         let mut missed = Vec::new();
-        // With two seeds each has every other cheat; where more are asked for, all have all.
-        let seeds = seeds();
-        let step = if seeds.len() == 2 { 2 } else { 1 };
-        for (at, seed) in seeds.into_iter().enumerate() {
+        // By default each of two seeds has every other cheat; those that are asked for have all.
+        let asked =
+            ["FERROFLASH_SEEDS", "FERROFLASH_THOROUGH"].iter().any(|name| std::env::var_os(name).is_some());
+        let step = if asked { 1 } else { 2 };
+        for (at, seed) in seeds().into_iter().enumerate() {
             let of_seed = control(spread(seed), at % step, step).expect("the stand-in does not fail");
             println!("FERROFLASH_SEEDS={seed}: {} missed", of_seed.len());
             missed.extend(of_seed);

@@ -120,15 +120,13 @@ fn problem_for(row: &Row, [batch, heads_q, heads_kv, seqlen_q, seqlen_k]: [u32; 
     dense.with_head_dim_v(geometry::widest_value(row.head_dim)).expect("a width that kernels have")
 }
 
-/// In which order tiles that follow each other are run, of the `number`-th problem. Kernels of both dtypes are alike, so that each is seen in two
-/// on each problem.
-fn schedule(dtype: Dtype, number: usize) -> ptx_sim::Schedule {
+/// In which orders tiles that follow each other are run, one a problem. Kernels of both dtypes are alike, so that each problem is seen in two.
+fn schedules(dtype: Dtype) -> [ptx_sim::Schedule; 2] {
     use ptx_sim::Schedule::{Deterministic, Seeded};
-    let schedules = match dtype {
+    match dtype {
         Dtype::F16 => [Deterministic, Seeded(1)],
         Dtype::Bf16 => [Seeded(2), Seeded(3)],
-    };
-    schedules[number % 2]
+    }
 }
 
 /// A device of one SM, whose few CTAs have several tiles each: long and short ones after each other, with NaN in some.
@@ -140,12 +138,13 @@ fn tiles_that_follow_each_other_are_right(variant: &Variant) -> Result<(), Faile
     // With 60 keys a tile is one block: whoever copies is as far ahead of those who compute as it ever is. Under a causal mask most tiles
     // see none of them, many in a row. An odd number of blocks, whose parities change from one tile to the next, and an even one.
     let full = |seqlen_k| problem_for(&variant.row, [1, heads, heads / 2, seqlen_q, seqlen_k]);
-    let problems = [(300, false), (430, true), (60, false), (60, true)];
-    for (number, (seqlen_k, causal)) in problems.into_iter().enumerate() {
+    let [one, other] = schedules(dtype);
+    for (seqlen_k, causal, schedule) in
+        [(300, false, one), (430, true, other), (60, false, other), (60, true, one)]
+    {
         let problem = full(seqlen_k).with_causal(causal);
         let qkv = random_input::qkv(&problem, InputKind::NotANumber, 5);
         let oracle = Oracle::new(&problem, qkv.clone(), None, &[acc], &|_, _| ());
-        let schedule = schedule(dtype, number / 2 + number);
         let options = SimOptions::default().with_model(&ONE_SM).with_schedule(schedule);
         let attention = support::on_simulator(options);
         let rows = RowSelection::Named(variant.entry.to_owned());
