@@ -38,6 +38,8 @@ impl TypeOf for AccumulationOf<{ Accumulation::F16 as u8 }> {
 pub trait Element: Copy {
     /// The exponent's bits: all set in NaN and the infinities.
     const EXPONENT: u16;
+    /// The greatest power of 2 among the numbers.
+    const LOG2_MAX: f32;
 
     /// Rounds two float32 and packs them, `low` in the lower half.
     fn pack(low: f32, high: f32) -> u32;
@@ -96,6 +98,7 @@ pub enum F16 {}
 
 impl Element for F16 {
     const EXPONENT: u16 = 0x7c00;
+    const LOG2_MAX: f32 = 15.0;
 
     #[inline(always)]
     fn pack(low: f32, high: f32) -> u32 {
@@ -162,6 +165,7 @@ pub enum Bf16 {}
 
 impl Element for Bf16 {
     const EXPONENT: u16 = 0x7f80;
+    const LOG2_MAX: f32 = 127.0;
 
     #[inline(always)]
     fn pack(low: f32, high: f32) -> u32 {

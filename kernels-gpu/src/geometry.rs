@@ -10,9 +10,6 @@ const REGISTERS_PER_SM: u32 = 65536;
 const REGISTERS_BESIDE_FRAGMENTS: u32 = 40;
 /// The same with [`Isa::Wgmma`], where operands and addresses are descriptors.
 const REGISTERS_BESIDE_FRAGMENTS_WGMMA: u32 = 24;
-/// Registers that the scores of ragged batches take beside the fragments with [`Isa::Wgmma`]: their rows have run-time masks, and numbers of
-/// their own a row.
-const REGISTERS_OF_SCORES_WGMMA: u32 = 24;
 /// Registers that loading Q takes with [`Isa::Wgmma`] beside those it is loaded into: without them, rows whose estimate is their limit
 /// spill.
 const REGISTERS_TO_LOAD_Q_WGMMA: u32 = 8;
@@ -22,7 +19,7 @@ const FRAGMENT_REGISTERS_WITH_Q: u32 = 192;
 /// Warps of a CTA of [`Isa::Wgmma`] that copy tiles instead of computing: one warpgroup.
 pub const PRODUCER_WARPS: u32 = 4;
 /// Bytes of shared memory that a CTA of [`Isa::Wgmma`] keeps for its barriers and work tiles, behind the tiles.
-const BARRIER_BYTES: u32 = 512;
+pub const BARRIER_BYTES: u32 = 512;
 /// The most registers that setmaxnreg is asked for: a multiple of 8 below [`REGISTERS_MAX`].
 const SETMAXNREG_MAX: u32 = 240;
 
@@ -170,6 +167,15 @@ const fn o_registers(row: &Row) -> u32 {
     m_tiles(row) * (value_width(row) / 8) * 4
 }
 
+/// Registers that a score takes beside the fragments with [`Isa::Wgmma`]: their rows have run-time masks, and numbers of their own a row.
+const fn registers_of_score_wgmma(score: ScoreKind) -> u32 {
+    match score {
+        ScoreKind::Plain => 0,
+        ScoreKind::Softcap | ScoreKind::Alibi => 16,
+        _ => 24,
+    }
+}
+
 const fn q_registers(row: &Row) -> u32 {
     m_tiles(row) * (row.head_dim / 16) * 4
 }
@@ -180,9 +186,8 @@ pub const fn q_in_registers(row: &Row) -> bool {
     match row.isa {
         Isa::Mma => q_registers(row) + s_registers(row) + o_registers(row) <= FRAGMENT_REGISTERS_WITH_Q,
         Isa::Wgmma => {
-            let score = if matches!(row.score, ScoreKind::Plain) { 0 } else { REGISTERS_OF_SCORES_WGMMA };
             let needed = registers_without_q(row) + q_registers(row) + REGISTERS_TO_LOAD_Q_WGMMA;
-            needed + score <= registers_limit(row)
+            needed + registers_of_score_wgmma(row.score) <= registers_limit(row)
         }
     }
 }
@@ -264,11 +269,21 @@ pub const fn merge_bytes(row: &Row) -> u32 {
     warps_n(row) / 2 * merge_slot_bytes(row)
 }
 
+/// Bytes of the numbers of a block's keys as an operand of 8 elements each, where slopes are multiplied with them by [`Isa::Wgmma`]. Behind the
+/// last keys stand eight more rows, as a product takes 16 elements.
+pub const fn key_numbers_bytes(row: &Row) -> u32 {
+    match (row.isa, row.score) {
+        (Isa::Wgmma, ScoreKind::Alibi) => (row.block_n + 8) * 16,
+        _ => 0,
+    }
+}
+
 /// Buffers for Q: where the next tile's begins while this one is read from its buffer, a second one, if there is room.
 pub const fn q_buffers(row: &Row) -> u32 {
     let q = tile_bytes(row, row.block_m);
     let wants_two = has_several_tiles(row) && !q_in_registers(row);
-    if wants_two && 2 * q + kv_bytes(row) + BARRIER_BYTES <= SMEM_MAX_BYTES { 2 } else { 1 }
+    let rest = kv_bytes(row) + BARRIER_BYTES + key_numbers_bytes(row);
+    if wants_two && 2 * q + rest <= SMEM_MAX_BYTES { 2 } else { 1 }
 }
 
 /// Whether a CTA's next tile begins while its last products with V are on their way: its Q is there, in a buffer that this tile does not read.
@@ -308,7 +323,7 @@ pub const fn work_slots_offset(row: &Row) -> u32 {
 pub const fn smem_bytes(row: &Row) -> u32 {
     let tiles = work_slots_offset(row);
     match (row.isa, row.schedule) {
-        (Isa::Wgmma, _) => tiles + BARRIER_BYTES,
+        (Isa::Wgmma, _) => tiles + BARRIER_BYTES + key_numbers_bytes(row),
         (Isa::Mma, Schedule::Persistent) => tiles + 8,
         (Isa::Mma, Schedule::Split | Schedule::Ragged) if tiles < COMBINE_ROW_BYTES => COMBINE_ROW_BYTES,
         (Isa::Mma, _) => tiles,

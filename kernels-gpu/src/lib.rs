@@ -30,6 +30,7 @@ mod score_name;
 pub mod sequence;
 pub mod shape;
 pub mod step_params;
+pub mod tanh;
 pub mod tile;
 pub mod visible;
 
@@ -57,6 +58,8 @@ pub mod queries;
 pub mod score;
 #[cfg(target_arch = "nvptx64")]
 pub mod score_fragment;
+#[cfg(target_arch = "nvptx64")]
+pub mod softcap;
 #[cfg(target_arch = "nvptx64")]
 pub mod user_score;
 #[cfg(all(target_arch = "nvptx64", ferroflash_wgmma))]

@@ -3,7 +3,7 @@
 use crate::dropout::WeightRow;
 use crate::element::{Element, TypeOf};
 use crate::params::ForwardParams;
-use crate::ptx::math::{ex2, fma, min_nan, rcp};
+use crate::ptx::math::fma;
 use crate::ptx::memory::{ld_global_b16, ld_global_b32, ld_global_constant_b32, to_global};
 use crate::row::ScoreKind;
 use crate::visible::Band;
@@ -14,10 +14,6 @@ pub struct ScoreOf<const KIND: u8, E>(PhantomData<E>);
 
 impl<E> TypeOf for ScoreOf<{ ScoreKind::Plain.number() }, E> {
     type Type = Plain;
-}
-
-impl<E> TypeOf for ScoreOf<{ ScoreKind::Softcap.number() }, E> {
-    type Type = Softcap;
 }
 
 impl<E> TypeOf for ScoreOf<{ ScoreKind::Alibi.number() }, E> {
@@ -54,10 +50,39 @@ pub struct RowAt {
 pub enum ShortWay {
     /// Nothing.
     None,
-    /// No key is behind a row's own: [`Score::before`] and [`Score::shift`] stand for [`Score::score`].
-    Shift,
+    /// No key is behind a row's own: the score is the product, [`Score::slope`] a key and [`Score::shift`]. The slopes are a product, too, of
+    /// the warpgroup's rows with the numbers of a block's keys.
+    Slope,
     /// What scores are made of besides is loaded for two keys at a time, and before the products have come: [`Score::load_pair`].
     Pairs,
+}
+
+/// The greatest power of 2 that scores of products near 0 reach.
+pub const NEAR_LOG2_MAX: f32 = 40.0;
+
+/// Scores of products near 0 as a polynomial.
+#[derive(Clone, Copy, Debug)]
+pub struct Near {
+    /// The square of the product that is the first that is far.
+    pub square: f32,
+    /// Of what a product's square has beyond that one: a product is multiplied with it for its score times [`Score::scale_log2`].
+    pub powers: [f32; 3],
+}
+
+impl Near {
+    /// What a product's square has beyond the square of those that are near: these have less, and a minus.
+    #[inline(always)]
+    pub fn beyond(self, product: f32) -> f32 {
+        fma(product, product, -self.square)
+    }
+
+    /// The exponent, in base 2, of a product that is near, relative to another.
+    #[inline(always)]
+    pub fn exponent(self, product: f32, offset: f32) -> f32 {
+        let [constant, first, second] = self.powers;
+        let beyond = self.beyond(product);
+        fma(product, fma(fma(second, beyond, first), beyond, constant), offset)
+    }
 }
 
 /// Turns Q·Kᵀ into scores. The order is: Q·Kᵀ, [`Score::score`], mask, times [`Score::scale_log2`], softmax.
@@ -105,11 +130,10 @@ pub trait Score: Copy {
         qk
     }
 
-    /// The exponents, in base 2, of four products of a row relative to a score, where it is [`Score::MONOTONE`]. A NaN may spoil all four.
+    /// Scores of products near 0 as a polynomial, where it is [`Score::MONOTONE`].
     #[inline(always)]
-    fn exponents(self, qk: [f32; 4], base: f32) -> [f32; 4] {
-        let _ = base;
-        qk
+    fn near(self) -> Near {
+        Near { square: 0.0, powers: [0.0; 3] }
     }
 
     /// Whether blocks that all rows see whole have a shorter way, in launches that it [`Score::has_short_way`] for.
@@ -122,14 +146,14 @@ pub trait Score: Copy {
         false
     }
 
-    /// The score of a row and a key that is not behind its own, less what is the same for all keys: [`Score::shift`].
+    /// What a row's scores grow by from key to key, up to its own.
     #[inline(always)]
-    fn before(self, qk: f32, keys: Self::Keys, offset: u32) -> f32 {
-        let _ = (keys, offset);
-        qk
+    fn slope(self, row: Self::Row) -> f32 {
+        let _ = row;
+        0.0
     }
 
-    /// What [`Score::before`] lacks.
+    /// What is added to the scores of a row besides, where no key is behind its own.
     #[inline(always)]
     fn shift(self, keys: Self::Keys) -> f32 {
         let _ = keys;
@@ -212,71 +236,6 @@ impl Score for Plain {
     }
 }
 
-/// cap · tanh(scale · Q·Kᵀ / cap): the score is the tanh, and `scale_log2` has the cap.
-#[derive(Clone, Copy, Debug)]
-pub struct Softcap {
-    scale_log2: f32,
-    /// 2 · log2(e) · scale / cap.
-    factor: f32,
-}
-
-impl Score for Softcap {
-    type Row = ();
-    type Keys = ();
-
-    const OF_KEYS: bool = false;
-
-    #[inline(always)]
-    fn new(params: &ForwardParams) -> Self {
-        Self { scale_log2: params.scale_log2, factor: params.ragged.score.factor }
-    }
-
-    #[inline(always)]
-    fn scale_log2(self) -> f32 {
-        self.scale_log2
-    }
-
-    #[inline(always)]
-    fn row(_: &ForwardParams, _: impl FnOnce() -> RowAt) -> Self::Row {}
-
-    #[inline(always)]
-    fn keys(self, (): Self::Row, _: u32) -> Self::Keys {}
-
-    #[inline(always)]
-    fn score(self, qk: f32, (): Self::Keys, _: u32) -> f32 {
-        self.of_product(qk)
-    }
-
-    #[inline(always)]
-    fn of_product(self, qk: f32) -> f32 {
-        // tanh x = 1 − 2 / (e^2x + 1), which is off by some 2^−22 everywhere; `tanh.approx` is off by 2^−11, which is 1.5 % of a weight at
-        // a cap of 30.
-        fma(-2.0, rcp(ex2(qk * self.factor) + 1.0), 1.0)
-    }
-
-    const BENDS: bool = true;
-
-    #[inline(always)]
-    fn derivative(self, tanh: f32) -> f32 {
-        fma(-tanh, tanh, 1.0)
-    }
-
-    const MONOTONE: bool = true;
-
-    #[inline(always)]
-    fn exponents(self, qk: [f32; 4], base: f32) -> [f32; 4] {
-        // tanh x = 1 − 2 / (e^2x + 1) with one reciprocal for four of them: that of a·b·c·d, which is below 2^121 as none is over 2^30 + 1.
-        let [e0, e1, e2, e3] = qk.map(|qk| ex2(min_nan(qk * self.factor, 30.0)));
-        let (a, c) = (e0 + 1.0, e2 + 1.0);
-        let (ab, cd) = (fma(a, e1, a), fma(c, e3, c));
-        let all = rcp(ab * cd);
-        let (of_ab, of_cd) = (all * cd, all * ab);
-        let inverses = [fma(of_ab, e1, of_ab), of_ab * a, fma(of_cd, e3, of_cd), of_cd * c];
-        let offset = (1.0 - base) * self.scale_log2;
-        inverses.map(|inverse| fma(inverse, -2.0 * self.scale_log2, offset))
-    }
-}
-
 /// scale · Q·Kᵀ − slope · |distance|, of the query's own key and the key.
 #[derive(Clone, Copy, Debug)]
 pub struct Alibi {
@@ -320,7 +279,7 @@ impl Score for Alibi {
         fma(slope, (distance - offset as f32).abs(), qk)
     }
 
-    const SHORT_WAY: ShortWay = ShortWay::Shift;
+    const SHORT_WAY: ShortWay = ShortWay::Slope;
 
     #[inline(always)]
     fn has_short_way(params: &ForwardParams) -> bool {
@@ -328,8 +287,8 @@ impl Score for Alibi {
     }
 
     #[inline(always)]
-    fn before(self, qk: f32, (slope, _): Self::Keys, offset: u32) -> f32 {
-        fma(slope, -(offset as f32), qk)
+    fn slope(self, (slope, _): Self::Row) -> f32 {
+        -slope
     }
 
     #[inline(always)]

@@ -6,6 +6,7 @@ use check::reference::reference_of;
 use check::tolerance::Tolerance;
 use check::verification::{GuardedTensors, same_bits};
 use ferroflash::problem::{BlockTable, Pages, Score};
+use ferroflash::rounding::narrow;
 use ferroflash::{
     Attention, Combine, DeviceModel, Dtype, Error, HostOperand, HostTensors, Layout, Mask, Operand, Output,
     PlanOptions, Problem, Reason, RowSelection, Schedule, Splits,
@@ -20,6 +21,7 @@ support::trials!(
     a_chain_of_drafts_is_the_causal_mask,
     trees_are_seen_as_their_bits_say,
     trees_that_cannot_be_are_refused_by_name,
+    far_and_near_scores_share_rows_under_a_softcap,
     wrong_values_on_the_device_reach_nothing_outside,
     operands_that_cannot_be_are_refused_by_name,
     what_is_ragged_is_planned_by_itself,
@@ -333,6 +335,37 @@ fn trees_that_cannot_be_are_refused_by_name() {
     ] {
         let error = given(values).expect_err(needle).to_string();
         assert!(error.contains(needle), "{error}: {needle}");
+    }
+}
+
+/// Scores of rows go up and down by more than weights can be apart, in blocks that are near 0 for their whole warp, far for some rows, or far
+/// for all.
+fn far_and_near_scores_share_rows_under_a_softcap() {
+    for (dtype, cap) in [(Dtype::Bf16, 30.0), (Dtype::Bf16, 150.0), (Dtype::F16, 30.0), (Dtype::F16, 150.0)] {
+        for head_dim in [64, 128] {
+            let problem = problem(dtype, [1, 1, 1, 64, 7 * 128, head_dim])
+                .with_score(Score::Softcap(cap))
+                .and_then(|problem| problem.with_scale(1.0))
+                .expect("a softcap");
+            let mut qkv = random_input::qkv(&problem, InputKind::Random, 5);
+            let first_of_rows = |rows: &mut [u16], value: &dyn Fn(usize) -> f64| {
+                for (row, elements) in rows.chunks_exact_mut(head_dim as usize).enumerate() {
+                    elements.fill(0);
+                    elements[0] = narrow(dtype, value(row));
+                }
+            };
+            first_of_rows(&mut qkv[0], &|row| [500.0, -500.0, 30.0, -30.0, 1.0, -1.0][row / 3 % 6]);
+            first_of_rows(&mut qkv[1], &|key| [1.0, 0.01, -1.0, 0.02, -0.25, 0.0, 1.0][key / 128]);
+            let tensors = HostTensors::from(&qkv);
+            let plan = simulator(DeviceModel::H200).planner().plan(&problem, &ragged()).expect("planned");
+            assert_eq!((plan.kernel().row.isa, plan.kernel().row.score), (Isa::Wgmma, ScoreKind::Softcap));
+            let output = simulator(DeviceModel::H200).forward_with(&plan, &tensors, true).expect("computed");
+            let reference = reference_of(&problem, &tensors, &|_, _| ());
+            let tolerance = Tolerance::new(&problem, &tensors, &reference, Accumulation::F32);
+            let verdict =
+                tolerance.judge(&problem, &reference, &output.o, output.lse.as_deref()).expect("lengths");
+            assert!(verdict.passed, "{dtype:?}, cap {cap}, head_dim {head_dim}: {verdict}");
+        }
     }
 }
 

@@ -51,18 +51,6 @@ pub fn min(a: f32, b: f32) -> f32 {
     r
 }
 
-/// The smaller number, or NaN where one of them is (`min.NaN.f32`, sm_80).
-#[inline(always)]
-pub fn min_nan(a: f32, b: f32) -> f32 {
-    let r;
-    // SAFETY: arithmetic on registers.
-    unsafe {
-        asm!("min.NaN.f32 {r}, {a}, {b};", r = out(reg32) r, a = in(reg32) a, b = in(reg32) b,
-            options(pure, nomem, nostack));
-    }
-    r
-}
-
 /// `a` where the condition holds, else `b` (`selp.b32`). Where Rust's own choice between two elements of an array would become an
 /// array in memory.
 #[inline(always)]

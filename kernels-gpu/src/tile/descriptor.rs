@@ -39,10 +39,10 @@ impl Descriptor {
         Self::new::<S>(S::COLUMN_BYTES)
     }
 
-    /// For an operand whose products run along the rows, in core matrices of 8 rows of 8 elements, 16 bytes a row, without a swizzle: the
-    /// leading dimension leads from eight rows to the next eight, the stride from eight elements to the next.
-    pub const fn of_core_matrices(rows_step: u32, elements_step: u32) -> Self {
-        Self(((rows_step / UNIT) as u64) << 16 | ((elements_step / UNIT) as u64) << 32)
+    /// For an operand in core matrices of 8 rows of 8 elements, 16 bytes a row, without a swizzle: the leading dimension leads from eight
+    /// numbers that products run along to the next eight, the stride along the other dimension.
+    pub const fn of_core_matrices(along_products: u32, across: u32) -> Self {
+        Self(((along_products / UNIT) as u64) << 16 | ((across / UNIT) as u64) << 32)
     }
 
     /// The descriptor of a tile that starts at `smem`, for one whose address is still 0.

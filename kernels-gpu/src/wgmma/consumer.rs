@@ -67,7 +67,7 @@ impl Consumer<'_> {
             self.k.wait_full();
             self.ping_pong_wait::<C>();
             wgmma_fence();
-            self.issue_scores::<C>(&mut fragments.s, &fragments.q);
+            self.issue_scores::<C, AsNeeded>(fragments, &ahead);
             self.ping_pong_signal::<C>();
             if C::VALUE_GROUPS > 1 {
                 C::Warp::wait_scores::<1>(&mut fragments.s);
@@ -76,7 +76,7 @@ impl Consumer<'_> {
             C::Warp::wait_scores::<0>(&mut fragments.s);
             self.release_after_scores::<C>(k_loop);
             // O is 0 still.
-            self.softmax::<C, AsNeeded>(&mut fragments.s, k_loop, (&ahead, scale_log2));
+            self.softmax::<C, AsNeeded>(&mut fragments.s, k_loop, (&ahead, scale_log2), || ());
             fragments.pack::<C::Element>();
             self.tell_weights::<C>(&fragments.p, [1.0; 2]);
         }
@@ -101,7 +101,7 @@ impl Consumer<'_> {
             self.k.wait_full();
             self.ping_pong_wait::<C>();
             wgmma_fence();
-            self.issue_scores::<C>(&mut fragments.s, &fragments.q);
+            self.issue_scores::<C, M>(fragments, &ahead);
             self.wait_v::<C>(before, &blocks_before);
             self.issue_output::<C>(fragments);
             self.ping_pong_signal::<C>();
@@ -111,8 +111,9 @@ impl Consumer<'_> {
             }
             C::Warp::wait_scores::<1>(&mut fragments.s);
             self.release_after_scores::<C>(k_loop);
-            let rescaling = self.softmax::<C, M>(&mut fragments.s, k_loop, (&ahead, scale_log2));
-            C::Warp::wait_output(&mut fragments.acc_o);
+            let Fragments { s, acc_o, .. } = fragments;
+            let output_done = || C::Warp::wait_output(acc_o);
+            let rescaling = self.softmax::<C, M>(s, k_loop, (&ahead, scale_log2), output_done);
             self.release_v::<C>();
             rescaling
         }

@@ -13,6 +13,7 @@ use super::consumer::consume;
 use super::producer::{produce, produce_values};
 use super::ring::TILES_AHEAD;
 use super::scrubber::scrub_tiles;
+use crate::element::{Bf16, Element};
 use crate::geometry::WEIGHTS_BUFFERS;
 use crate::params::{ForwardParams, WgmmaParams};
 use crate::ptx::bulk::prefetch_tensor_map;
@@ -20,6 +21,7 @@ use crate::ptx::grid::{launch_dependents, wait_for_prerequisites};
 use crate::ptx::mbarrier::{fence_mbarrier_init, fence_proxy_async, mbarrier_init};
 use crate::ptx::memory::st_shared_v4;
 use crate::ptx::warpgroup::{give_registers, named_barrier_arrive, named_barrier_sync, take_registers};
+use crate::score::{Score, ShortWay};
 use crate::shape::Shape;
 use crate::tile::swizzle::Swizzle;
 use crate::work::rows_differ;
@@ -43,6 +45,21 @@ unsafe fn clear_unused_rows<C: WgmmaConfig>(params: &ForwardParams, thread: u32)
             }
         }
         at += C::THREADS * Swizzle::CHUNK_BYTES;
+    }
+    fence_proxy_async();
+}
+
+/// Writes the numbers of a block's keys, which slopes are multiplied with.
+///
+/// # Safety
+/// By all threads of the CTA; a barrier of the CTA follows.
+#[inline(always)]
+unsafe fn write_key_numbers<C: WgmmaConfig>(thread: u32) {
+    if thread < C::K::ROWS + 8 {
+        let number = thread as f32;
+        let elements = [Bf16::pack(number, number), Bf16::pack(number, 0.0), 0, 0];
+        // SAFETY: a row of the operand.
+        unsafe { st_shared_v4(C::LAYOUT.key_numbers() + thread * 16, elements) }
     }
     fence_proxy_async();
 }
@@ -80,6 +97,9 @@ pub unsafe fn forward_wgmma<C: WgmmaConfig, const PRODUCER_REGISTERS: u32, const
                 C::LAYOUT.weights_ring().init_with_writers(WEIGHTS_BUFFERS, weighers, weighers);
             }
             fence_mbarrier_init();
+        }
+        if matches!(C::Score::SHORT_WAY, ShortWay::Slope) {
+            write_key_numbers::<C>(thread);
         }
         if C::SPLIT {
             clear_unused_rows::<C>(params, thread);

@@ -105,8 +105,8 @@ impl<const N: usize, const N2: usize, const V: usize, const Q: usize> WgmmaTile
     }
 }
 
-/// Issues S = Q·Kᵀ of a block, as one group, or in the k16 `steps` of head_dim that a part of K at `k_smem` has, the first part first. Q comes
-/// from `q_fragment` where `q_in_registers`, and else from the warpgroup's rows at `q_smem`.
+/// Issues S = Q·Kᵀ of a block, in the k16 `steps` of head_dim that a part of K at `k_smem` has, the first part first; the group is still open. Q
+/// comes from `q_fragment` where `q_in_registers`, and else from the warpgroup's rows at `q_smem`.
 ///
 /// # Safety
 /// All 128 threads of the warpgroup take part, behind a [`crate::ptx::wgmma::wgmma_fence`]. Q and K have landed, and neither they nor the
@@ -135,7 +135,6 @@ pub(super) unsafe fn issue_scores<E: Element, Q: Shape, K: Shape, W: WgmmaTile>(
             }
         }
     }
-    wgmma_commit_group();
 }
 
 /// Issues the product of the warpgroup's rows of a tile at `a_smem` with the rows of another, both along head_dim, as one group.

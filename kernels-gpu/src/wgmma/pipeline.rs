@@ -10,6 +10,7 @@ use crate::ptx::mbarrier::{mbarrier_arrive_if, mbarrier_wait};
 use crate::ptx::thread_idx_x_again;
 use crate::ptx::warp::{first_lane, sync_warp};
 use crate::ptx::warpgroup::{named_barrier_arrive, named_barrier_sync};
+use crate::ptx::wgmma::wgmma_commit_group;
 use crate::shape::Shape;
 use crate::tile::descriptor;
 use crate::tile::fragment::ldmatrix_a_source;
@@ -111,16 +112,17 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Issues S = Q·Kᵀ of the current block, as one group for each part of K.
+    /// Issues S = Q·Kᵀ of the current block, as one group for each part of K, and to the last one what `more` issues.
     ///
     /// # Safety
     /// As for [`issue_scores`]: the current buffers of Q and of K's first part have been waited for, and all are released after the groups are
     /// done.
     #[inline(always)]
-    pub(super) unsafe fn issue_scores<C: WgmmaConfig>(
+    pub(super) unsafe fn issue_scores_and<C: WgmmaConfig>(
         &self,
         s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
         q_fragment: &<C::Warp as WarpTile>::Q,
+        mut more: impl FnMut(&mut <C::Warp as WarpTile>::S<[f32; 4]>),
     ) {
         let rows = descriptor::row_step::<C::Q>(4 * (consumer_again() % (C::Q::ROWS / 64)));
         let mut q_smem = C::LAYOUT.q(self.q::<C>().buffer) + rows;
@@ -140,7 +142,11 @@ impl<'a> Consumer<'a> {
                 }
                 let k = (k_smem + part * C::LAYOUT.k_bytes(), part * steps..(part + 1) * steps);
                 issue_scores::<C::Element, C::Q, C::K, C::Warp>(s, q, q_smem, k);
+                if part + 1 == C::VALUE_GROUPS {
+                    more(s);
+                }
             }
+            wgmma_commit_group();
         }
     }
 

@@ -158,8 +158,14 @@ impl Layout {
         let weights = geometry::WEIGHTS_BUFFERS * layout.weights_bytes;
         let tiles = layout.q_buffers * layout.q_bytes + layout.buffers * stage + weights;
         assert!(tiles <= layout.slots, "tiles end where the slots start");
+        assert!(row.block_n + 8 <= 256, "keys' numbers are exact in bfloat16");
         assert!(layout.slots.is_multiple_of(16), "slots are read 16 bytes at a time");
-        assert!(layout.barriers_end() <= geometry::smem_bytes(row), "the barriers are the last thing in it");
+        assert!(
+            layout.barriers_end() <= layout.slots + geometry::BARRIER_BYTES
+                && layout.slots + geometry::BARRIER_BYTES + geometry::key_numbers_bytes(row)
+                    == geometry::smem_bytes(row),
+            "the barriers, and behind them the keys' numbers, are the last thing in it"
+        );
         assert!(
             layout.q_bytes.is_multiple_of(1024)
                 && layout.k_bytes.is_multiple_of(1024)
@@ -167,6 +173,12 @@ impl Layout {
             "the swizzle's pattern"
         );
         layout
+    }
+
+    /// The B operand of [`crate::score_fragment::slopes`]: the numbers of a block's keys, in core matrices of eight keys.
+    #[inline(always)]
+    pub(super) fn key_numbers(&self) -> u32 {
+        self.behind_tiles() + geometry::BARRIER_BYTES
     }
 
     /// Past the last barrier.

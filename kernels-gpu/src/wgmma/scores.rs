@@ -1,17 +1,22 @@
 //! From the products of a block to P: the score, the mask and the softmax of a step, and the ways that are shorter where a block is seen whole.
 
 use super::config::{WARPGROUP, WgmmaConfig};
-use super::k_loop::KLoop;
+use super::gemm::WgmmaTile;
+use super::k_loop::{Fragments, KLoop};
 use super::pipeline::{Consumer, lane_again};
 use super::work_tile::Tile;
 use crate::config::Config;
 use crate::dropped::KeptByRow;
+use crate::element::{Bf16, Element};
 use crate::math::mask::SeenKeys;
-use crate::math::softmax::{AsIs, LAZY_RESCALE_AT, OnlineSoftmax, Reading};
+use crate::math::softmax::{AsIs, LAZY_RESCALE_AT, OnlineSoftmax, Reading, halves};
+use crate::ptx::math::min;
+use crate::ptx::warp::vote_any;
 use crate::ptx::{opaque, thread_idx_x_again};
-use crate::score::{Score, ShortWay};
-use crate::score_fragment::{Products, before_all, hide_all, load_pairs, score_all, score_pairs};
+use crate::score::{NEAR_LOG2_MAX, Score, ShortWay};
+use crate::score_fragment::{Products, Shifted, hide_all, load_pairs, score_all, score_pairs, slopes};
 use crate::shape::Shape;
+use crate::tile::descriptor::Descriptor;
 use crate::tile::warp_tile::{Tiles, WarpTile};
 use crate::work::{intervals_of_rows, score_rows};
 
@@ -80,14 +85,7 @@ fn exponentials<C: WgmmaConfig, R: Reading<C::Warp>>(
     reading: &R,
     scale_log2: f32,
 ) -> Rescaling<C> {
-    let at = (scale_log2, LAZY_RESCALE_AT);
-    let mut rescaling = (false, Tiles::splat(1.0));
-    if C::Score::MONOTONE {
-        // The registers of a softcap have no room for two rows at a time.
-        softmax.grow_max(s, reading, at, |factors| rescaling = (true, factors));
-    } else {
-        rescaling = softmax.grow_rows(s, reading, at);
-    }
+    let rescaling = softmax.grow_rows(s, reading, (scale_log2, rescale_at::<C>()));
     if R::AS_IS {
         softmax.exponentiate(s, scale_log2);
     } else {
@@ -96,10 +94,61 @@ fn exponentials<C: WgmmaConfig, R: Reading<C::Warp>>(
     rescaling
 }
 
+/// Whether weights have room for as much as scores of products near 0 are apart.
+const fn spans_near_scores<C: WgmmaConfig>() -> bool {
+    C::Score::MONOTONE && C::Q::WIDTH < 256 && C::Element::LOG2_MAX > 2.0 * NEAR_LOG2_MAX
+}
+
+/// How far, in powers of 2, a row's scores may grow past row_max before O and row_sum are rescaled: as far as scores of products near 0 are
+/// apart, if weights have room for it, so that their maximum need not be known.
+const fn rescale_at<C: WgmmaConfig>() -> f32 {
+    if spans_near_scores::<C>() { 2.0 * NEAR_LOG2_MAX } else { LAZY_RESCALE_AT }
+}
+
+/// As [`exponentials`], of a block that all rows see whole under a score that is [`Score::MONOTONE`]. Most blocks have no product that is far;
+/// the branch stands behind `output_done`, as one while products are on their way would serialise them.
+#[inline(always)]
+fn monotone<C: WgmmaConfig>(
+    score: C::Score,
+    softmax: &mut OnlineSoftmax<C::Warp>,
+    s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
+    scale_log2: f32,
+    output_done: impl FnOnce(),
+) -> Rescaling<C> {
+    let grow = |softmax: &mut OnlineSoftmax<C::Warp>, s: &_| {
+        softmax.grow_rows(s, &Products::<_, false>::new(score), (scale_log2, rescale_at::<C>()))
+    };
+    let mut rescaling = (false, Tiles::splat(1.0));
+    if !spans_near_scores::<C>() {
+        rescaling = grow(softmax, s);
+    }
+    // All are near if each has its minus.
+    let near = score.near();
+    let beyond = s.row(0).iter().flatten().map(|&product| near.beyond(product).to_bits());
+    let mut far = beyond.fold(u32::MAX, |all, bits| all & bits) >> 31 == 0;
+    if spans_near_scores::<C>() {
+        let [low, high] = halves(&softmax.row_max, 0);
+        // So is a row that has seen none but far ones, beside which a near one's weight could be too great.
+        far |= min(low, high) * scale_log2 < -NEAR_LOG2_MAX;
+    }
+    output_done();
+    if vote_any(far) {
+        if spans_near_scores::<C>() {
+            rescaling = grow(softmax, s);
+        }
+        softmax.exponentiate_as(s, &Products::<_, true>::new(score));
+    } else {
+        softmax.exponentiate_as(s, &Products::<_, false>::new(score));
+    }
+    rescaling
+}
+
 /// What a step works out before the products of its block have come.
 pub(super) struct Ahead<W: WarpTile> {
     /// What the score loads for pairs of keys.
     loaded: W::S<[u32; 2]>,
+    /// The slopes of the rows as an operand.
+    slopes: [u32; 4],
     /// Which weights dropout keeps.
     kept: KeptByRow,
     /// Which keys the mask of a ragged batch shows.
@@ -131,7 +180,8 @@ impl Consumer<'_> {
         C::Score::new(self.params).scale_log2()
     }
 
-    /// Turns the products of the k-loop's current block into P, as [`exponentials`].
+    /// Turns the products of the k-loop's current block into P, as [`exponentials`]. `output_done` waits for a product with V that is on its
+    /// way, and may be called before or behind it.
     ///
     /// # Safety
     /// All lanes take part, while the tile's slot is written.
@@ -141,12 +191,19 @@ impl Consumer<'_> {
         s: &mut <C::Warp as WarpTile>::S<[f32; 4]>,
         k_loop: &mut KLoop<C>,
         (ahead, scale_log2): (&Ahead<C::Warp>, f32),
+        output_done: impl FnOnce(),
     ) -> Rescaling<C> {
+        // At head_dim 256 ptxas 13.0 would serialise the products (C7520).
+        if M::WHOLE && C::Score::MONOTONE && C::Q::WIDTH < 256 {
+            let score = C::Score::new(self.params);
+            return monotone::<C>(score, &mut k_loop.softmax, s, scale_log2, output_done);
+        }
         // SAFETY: the caller's.
         let rescaling = unsafe { self.weights::<C, M>(s, k_loop, (ahead, scale_log2)) };
         if C::Score::DROPS {
             ahead.kept.drop::<C::Warp>(s);
         }
+        output_done();
         rescaling
     }
 
@@ -162,17 +219,13 @@ impl Consumer<'_> {
         (ahead, scale_log2): (&Ahead<C::Warp>, f32),
     ) -> Rescaling<C> {
         let score = C::Score::new(self.params);
-        // At head_dim 256 ptxas 13.0 would serialise the products (C7520).
-        if M::WHOLE && C::Score::MONOTONE && C::Q::WIDTH < 256 {
-            return exponentials::<C, _>(&mut k_loop.softmax, s, &Products(score), scale_log2);
-        }
         if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Pairs) {
             score_pairs::<C::Warp, _>(score, s, &ahead.loaded);
             return exponentials::<C, _>(&mut k_loop.softmax, s, &AsIs, scale_log2);
         }
         let first_key = first_key_of_scores(k_loop);
-        if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Shift) {
-            let shifted = before_all::<C::Warp, _>(score, s, &k_loop.score_rows, first_key, lane_again());
+        if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Slope) {
+            let shifted = Shifted::<C::Warp>::new(score, &k_loop.score_rows, first_key);
             return exponentials::<C, _>(&mut k_loop.softmax, s, &shifted, scale_log2);
         }
         score_all::<C::Warp, _>(score, s, &k_loop.score_rows, first_key, lane_again());
@@ -208,8 +261,12 @@ impl Consumer<'_> {
     /// While the tile's slot is written, and no products are on their way.
     #[inline(always)]
     pub(super) unsafe fn ahead<C: WgmmaConfig, M: Masking>(&self, k_loop: &KLoop<C>) -> Ahead<C::Warp> {
-        let mut ahead =
-            Ahead { loaded: Tiles::splat([0; 2]), kept: KeptByRow::default(), seen: SeenKeys::all() };
+        let mut ahead = Ahead {
+            loaded: Tiles::splat([0; 2]),
+            slopes: [0; 4],
+            kept: KeptByRow::default(),
+            seen: SeenKeys::all(),
+        };
         if C::RAGGED && has_room_for_seen::<C>() && M::applies(|| k_loop.is_partial()) {
             // SAFETY: the caller's.
             ahead.seen = unsafe { self.seen_keys::<C>(k_loop) };
@@ -228,7 +285,34 @@ impl Consumer<'_> {
             let (score, first_key) = (C::Score::new(self.params), first_key_of_scores(k_loop));
             ahead.loaded = load_pairs::<C::Warp, _>(score, &k_loop.score_rows, first_key, lane_again());
         }
+        if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Slope) {
+            let score = C::Score::new(self.params);
+            // Written here, before the fence of the products, not where they are read.
+            ahead.slopes = slopes::<C::Warp, _>(score, &k_loop.score_rows, lane_again()).map(opaque);
+        }
         ahead
+    }
+
+    /// Issues S = Q·Kᵀ of the k-loop's current block, and what the score adds by a product of its own.
+    ///
+    /// # Safety
+    /// As for [`Self::issue_scores_and`].
+    #[inline(always)]
+    pub(super) unsafe fn issue_scores<C: WgmmaConfig, M: Masking>(
+        &self,
+        fragments: &mut Fragments<C::Warp>,
+        ahead: &Ahead<C::Warp>,
+    ) {
+        let by_slopes = |s: &mut _| {
+            if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Slope) {
+                // Elements 8 to 15 of a key are those of the key eight further on: the slopes are 0 there.
+                let numbers = Descriptor::of_core_matrices(128, 128).at(C::LAYOUT.key_numbers());
+                // SAFETY: the caller's; the operand was written before the CTA's first barrier.
+                unsafe { C::Warp::scores_from_registers::<Bf16, true>(s, ahead.slopes, numbers.bits()) }
+            }
+        };
+        // SAFETY: the caller's.
+        unsafe { self.issue_scores_and::<C>(&mut fragments.s, &fragments.q, by_slopes) }
     }
 
     /// Which keys of a block of a ragged batch the mask shows. What is known of the rows is worked out anew from the tile's slot: few blocks are
