@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use crate::fixed;
 use crate::op::{
     Addr, BulkTo, Callee, Inst, MbarrierAction, MbarrierOp, Op, PhaseOperand, Program, Reg, SetCompare,
     SetResult, Touches, Wgmma, WgmmaA,
@@ -41,6 +42,21 @@ pub(crate) fn touches(program: &Program) -> Vec<Touches> {
         touches
     };
     program.insts.iter().map(one).collect()
+}
+
+/// Notes with each instruction the predicates that it writes of which the program's list says that they are conditions.
+pub(crate) fn name_decisions(program: &mut Program) {
+    for (inst, conditions) in program.insts.iter_mut().zip(&program.conditions) {
+        inst.chooses = conditions >> 1 & 1 == 1 && fixed::orders(&inst.op).is_some();
+        if conditions >> 1 != 0 {
+            let operands = operands(std::slice::from_ref(inst));
+            for (number, slot) in fixed::predicates(&operands[0]).enumerate().take(2) {
+                if conditions >> (1 + number) & 1 == 1 {
+                    inst.decides[number] = slot;
+                }
+            }
+        }
+    }
 }
 
 /// Calls `f` with every register of a program, constants first.

@@ -1,9 +1,10 @@
 //! Counts what a CTA does. All counts are exact and do not depend on the schedule, but for the branches that diverge and the
 //! turns of loops that wait for an mbarrier.
 
+use crate::coverage;
 use crate::launch::Launch;
-use crate::op::{Pc, Space};
-use crate::regs::LANES;
+use crate::op::{NO_PREDICATE, Pc, Space};
+use crate::regs::{LANES, Slot};
 use crate::window;
 
 /// Accesses of one kind.
@@ -37,6 +38,8 @@ pub struct SharedTraffic {
 pub(crate) struct Counters {
     /// Warp and thread instructions at every program counter of every function.
     pub(crate) counts: Vec<Vec<[u64; 2]>>,
+    /// What came of the conditions there, as [`crate::coverage`] has it.
+    pub(crate) outcomes: Vec<Vec<u8>>,
     pub(crate) wgmma: u64,
     pub(crate) wgmma_operand_bytes: u64,
     pub(crate) tensor_flops: u64,
@@ -60,16 +63,41 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn new(launch: &Launch<'_>) -> Self {
-        let counts = (0..launch.programs())
-            .map(|program| {
-                if launch.is_reachable(program) {
-                    vec![[0; 2]; launch.program(program).insts.len()]
-                } else {
-                    Vec::new()
-                }
-            })
-            .collect();
-        Counters { counts, ..Counters::default() }
+        let insts =
+            |program| if launch.is_reachable(program) { launch.program(program).insts.len() } else { 0 };
+        let all = 0..launch.programs();
+        Counters {
+            counts: all.clone().map(|program| vec![[0; 2]; insts(program)]).collect(),
+            outcomes: all.map(|program| vec![0; insts(program)]).collect(),
+            ..Counters::default()
+        }
+    }
+
+    /// An instruction with a guard came by in the lanes of `mask`, of which those that are `active` execute it.
+    #[inline]
+    pub(crate) fn guarded(&mut self, (program, pc): (usize, Pc), mask: u32, active: u32) {
+        self.outcomes[program][pc as usize] |= coverage::outcomes(active, mask);
+    }
+
+    /// Of two integers the first was the less, and the larger, in these lanes.
+    #[inline]
+    pub(crate) fn chosen(&mut self, (program, pc): (usize, Pc), less: u32, larger: u32) {
+        self.outcomes[program][pc as usize] |= coverage::outcomes(less, less | larger) << coverage::BITS;
+    }
+
+    /// An instruction has written predicates in these lanes.
+    #[inline]
+    pub(crate) fn decided(
+        &mut self,
+        (program, pc): (usize, Pc),
+        slots: [Slot; 2],
+        predicates: &[u32],
+        active: u32,
+    ) {
+        for (number, slot) in slots.into_iter().enumerate().filter(|(_, slot)| *slot != NO_PREDICATE) {
+            let found = coverage::outcomes(predicates[slot as usize] & active, active);
+            self.outcomes[program][pc as usize] |= found << (coverage::BITS * (1 + number));
+        }
     }
 
     #[inline]
@@ -151,6 +179,9 @@ impl Counters {
                 to[0] += from[0];
                 to[1] += from[1];
             }
+        }
+        for (to, from) in self.outcomes.iter_mut().flatten().zip(other.outcomes.iter().flatten()) {
+            *to |= from;
         }
         self.wgmma += other.wgmma;
         self.wgmma_operand_bytes += other.wgmma_operand_bytes;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::counters::{Counters, GlobalTraffic, SharedTraffic};
+use crate::coverage::{self, Gap};
 use crate::finding::SourceLine;
 use crate::module::Module;
 use crate::op::{Op, Space};
@@ -125,6 +126,8 @@ pub struct Report {
     pub lines: Vec<LineCount>,
     /// Source lines that executed, by file and line; empty without `.loc`.
     pub sources: Vec<SourceCount>,
+    /// What of the code was not executed, and which conditions were the same in every lane, in ascending order.
+    pub untested: Vec<Gap>,
     /// Products of warpgroups (`wgmma`).
     pub wgmma: u64,
     /// Bytes of shared memory that these read: B, and A where it is not in registers.
@@ -209,6 +212,7 @@ impl Report {
             by_class,
             lines,
             sources: sources(module, &counters),
+            untested: coverage::gaps(module, &counters),
             wgmma: counters.wgmma,
             wgmma_operand_bytes: counters.wgmma_operand_bytes,
             tensor_flops: counters.tensor_flops,

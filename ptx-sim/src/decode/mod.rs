@@ -23,12 +23,14 @@ use std::collections::{HashMap, HashSet};
 pub(crate) use lookup::lanes;
 
 use crate::error::LoadError;
-use crate::op::{Constant, ConstantSlot, Formal, Guard, Inst, Op, Pc, Program, Proxy, Reg, Scope};
+use crate::op::{
+    Constant, ConstantSlot, Formal, Guard, Inst, NO_PREDICATE, Op, Pc, Program, Proxy, Reg, Scope,
+};
 use crate::parse::ast::{self, Space, Statement};
 use crate::regs::{Bank, Slot};
 use crate::table::family::Family;
 use crate::unset;
-use crate::{allocate, cfg, compact};
+use crate::{allocate, cfg, compact, fixed};
 use lookup::{Form, Lookup};
 use place::Places;
 use scope::{Scopes, Symbol};
@@ -160,7 +162,9 @@ pub(crate) fn programs<'a>(
         .collect();
     expected::relax(&mut programs);
     for (program, _) in programs.iter_mut().zip(refused.iter()).filter(|(_, errors)| errors.is_empty()) {
+        program.conditions = fixed::conditions(program);
         allocate::share(program);
+        compact::name_decisions(program);
         // Debug builds keep accumulators on the stack between any two `wgmma`; ptxas waits for each of them then.
         if !names.is_debug {
             program.touches = compact::touches(program);
@@ -466,7 +470,8 @@ impl<'a> Builder<'_, 'a> {
     }
 
     fn emit(&mut self, op: Op) {
-        let inst = Inst { op, guard: self.guard, line: self.line, continues: self.continues };
+        let (guard, line, continues) = (self.guard, self.line, self.continues);
+        let inst = Inst { op, guard, line, continues, decides: [NO_PREDICATE; 2], chooses: false };
         self.program.insts.push(inst);
         self.continues = true;
     }

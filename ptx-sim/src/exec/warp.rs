@@ -6,8 +6,9 @@ use std::collections::HashSet;
 
 use crate::clock::{Agent, Clock};
 use crate::finding::{Fault, FindingKind, Outcome};
+use crate::fixed;
 use crate::lane_order::LaneOrder;
-use crate::op::{EXIT, Inst, MbarrierAction, Op, Pc};
+use crate::op::{EXIT, Inst, MbarrierAction, NO_PREDICATE, Op, Pc};
 use crate::regs::{LANES, Regs};
 use crate::time::{Moved, WarpTime};
 
@@ -271,12 +272,21 @@ impl Warp {
             (self.at, self.at_frame) = ((program_index, pc), frame);
             let active = self.guarded(inst, frame, mask)?;
             cta.count(program_index, pc, inst, active)?;
+            if inst.guard.is_some() {
+                cta.counters.guarded((program_index, pc), mask, active);
+            }
             if active != 0 && !program.touches.is_empty() && cta.launch.config.checks.async_copies {
                 self.track(program, inst, pc, frame)?;
             }
             if self.frames[frame].as_ref().is_some_and(|f| f.shade.is_some()) {
                 self.paths[at].pc = pc;
                 self.shade((program, pc), frame, (mask, active), cta)?;
+            }
+            if inst.chooses
+                && let Some((slots, order)) = fixed::orders(&inst.op)
+            {
+                let [less, larger] = order.lanes(&self.frame(frame)?.regs, &slots);
+                cta.counters.chosen((program_index, pc), less & active, larger & active);
             }
             let before = self.time.is_some().then(|| Moved::so_far(&cta.counters));
             if active != 0 && !self.lane_wise(inst, frame, active)? {
@@ -288,6 +298,10 @@ impl Warp {
                 }
             } else if let Some(before) = before {
                 self.pass_time((program_index, pc), before, cta);
+            }
+            if inst.decides != [NO_PREDICATE; 2] {
+                let predicates = &self.frame(frame)?.regs.pred;
+                cta.counters.decided((program_index, pc), inst.decides, predicates, active);
             }
             pc += 1;
             if cta.executed >= cta.turn_ends {

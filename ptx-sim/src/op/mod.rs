@@ -2,17 +2,20 @@
 
 mod compare;
 mod hopper;
+mod inst;
 mod location;
 mod order;
 mod warp;
 
 pub(crate) use compare::*;
 pub(crate) use hopper::*;
+pub(crate) use inst::*;
 pub(crate) use location::Locations;
 pub(crate) use order::*;
 pub(crate) use warp::*;
 
 use crate::compact::{self, Operand};
+use crate::fixed::Conditions;
 use crate::float::Round;
 use crate::regs::{Bank, Slot, Slots};
 use crate::table::compare::CompareOp;
@@ -369,24 +372,6 @@ pub(crate) enum Op {
     Nothing,
 }
 
-/// A guard: the predicate's slot and whether it is negated.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Guard {
-    pub(crate) slot: Slot,
-    pub(crate) negated: bool,
-}
-
-/// One decoded instruction.
-#[derive(Clone, Debug)]
-pub(crate) struct Inst {
-    pub(crate) op: Op,
-    pub(crate) guard: Option<Guard>,
-    /// Line of the PTX text.
-    pub(crate) line: u32,
-    /// Part of the instruction before it, which is counted there.
-    pub(crate) continues: bool,
-}
-
 /// A register that holds the same value all along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Constant {
@@ -474,6 +459,8 @@ pub(crate) struct Program {
     pub(crate) has_indirect_call: bool,
     /// The word registers of each instruction, where `wgmma` needs them watched.
     pub(crate) touches: Vec<Touches>,
+    /// Which conditions of each instruction are to be followed.
+    pub(crate) conditions: Vec<Conditions>,
     /// Registers that may be read before anything is written to them, and the first instruction that reads each.
     pub(crate) undefined: Vec<(Bank, Slot, Pc)>,
     /// Bytes of the parameter area for which the same holds.
