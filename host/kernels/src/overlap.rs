@@ -7,8 +7,12 @@ use std::collections::HashMap;
 /// reach (PTX ISA, "griddepcontrol"), so that its launch may let it start under them. `ptx` has one entry; comments that stand for
 /// instructions count as these ([`ptx::for_sm`]).
 ///
-/// What cannot be followed counts as touching memory: calls and indirect branches.
+/// What cannot be followed counts as touching memory: calls and indirect branches. PTX with comments between `/*` and `*/`, which no compiler
+/// writes, is not read.
 pub fn waits_first(ptx: &str) -> bool {
+    if ptx.contains("/*") {
+        return false;
+    }
     let ptx = ptx::for_sm(ptx, 90);
     let Some((_, body)) = ptx.split_once(".entry").and_then(|(_, entry)| entry.split_once('{')) else {
         return false;
@@ -84,7 +88,17 @@ impl Instruction<'_> {
 /// The instructions of a body, and the number of the one that each label stands before.
 fn parse(body: &str) -> (Vec<Instruction<'_>>, HashMap<&str, usize>) {
     let (mut instructions, mut labels) = (Vec::new(), HashMap::new());
+    // A predicate may stand on a line of its own.
+    let mut is_predicated = false;
     for line in body.lines() {
+        if line.contains('"') {
+            // Text for the assembler that is all of a line is no instruction; what else stands beside text nobody reads.
+            let is_pragma = line.trim().strip_prefix(".pragma \"").and_then(|rest| rest.strip_suffix("\";"));
+            if is_pragma.is_none_or(|text| text.contains(['"', ';'])) {
+                instructions.push(Instruction { is_predicated: false, opcode: "call", operands: "" });
+            }
+            continue;
+        }
         let line = line.split("//").next().unwrap_or_default();
         for piece in line.split([';', '{', '}']) {
             let mut rest = piece.trim();
@@ -94,11 +108,15 @@ fn parse(body: &str) -> (Vec<Instruction<'_>>, HashMap<&str, usize>) {
                 labels.insert(label, instructions.len());
                 rest = behind.trim_start();
             }
-            let predicate = rest.strip_prefix('@').and_then(|rest| rest.split_once(char::is_whitespace));
-            let text = predicate.map_or(rest, |(_, behind)| behind.trim_start());
-            let (opcode, operands) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+            if let Some(predicate) = rest.strip_prefix('@') {
+                is_predicated = true;
+                rest =
+                    predicate.split_once(char::is_whitespace).map_or("", |(_, behind)| behind.trim_start());
+            }
+            let (opcode, operands) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
             if opcode.starts_with(|c: char| c.is_ascii_lowercase()) {
-                instructions.push(Instruction { is_predicated: predicate.is_some(), opcode, operands });
+                let is_predicated = std::mem::take(&mut is_predicated);
+                instructions.push(Instruction { is_predicated, opcode, operands });
             }
         }
     }
@@ -156,6 +174,16 @@ mod tests {
         for harmless in ["atom.shared::cta.add.u32 %r1, [%r2], 1;", "cp.async.wait_group 0;", "@%p1 trap;"] {
             assert!(kernel(&format!("{harmless}\ngriddepcontrol.wait;\nret;")), "{harmless}");
         }
+        for early in [
+            "@%p1\nbra $L;\nld.global.u32 %r1, [%rd1];\n$L:",
+            "@%p1\n",
+            ".pragma \"//\"; ld.global.u32 %r1, [%rd1];",
+        ] {
+            assert!(!kernel(&format!("{early}\ngriddepcontrol.wait;\nret;")), "{early}");
+        }
+        assert!(!kernel(".pragma \"x; griddepcontrol.wait; y\";\nld.global.u32 %r1, [%rd1];\nret;"));
+        assert!(kernel(".pragma \"nounroll\";\ngriddepcontrol.wait;\nret;"));
+        assert!(!kernel("/*\ngriddepcontrol.wait;\n*/\nld.global.u32 %r1, [%rd1];\nret;"));
         assert!(!kernel("trap;") && !kernel("ret;") && !kernel("@%p1 griddepcontrol.wait;\nret;"));
         assert!(!kernel("griddepcontrol.launch_dependents;\nret;") && !waits_first(""));
     }
