@@ -29,8 +29,11 @@ const MACROS: [&str; 10] = [
     "thread_local",
     "concat_idents",
 ];
-/// Words that no kernel needs more of: state, symbols and libraries of its own, and what tells the path of a file as `file!` does.
-const WORDS: [&str; 3] = ["static", "extern", "Location"];
+/// Words that no kernel needs more of: state, symbols and libraries of its own, what tells the path of a file as `file!` does, and what decides
+/// whether a test finds two values equal.
+const WORDS: [&str; 4] = ["static", "extern", "Location", "PartialEq"];
+/// Macros of the standard library that tests call: one of the same name would answer for them.
+const OF_TESTS: [&str; 6] = ["matches", "panic", "unreachable", "vec", "format", "debug_assert"];
 /// Names by which a test, or what it calls, ends the program that runs all tests, or keeps a failure from it.
 const ENDS: [&str; 10] = [
     "process",
@@ -44,8 +47,8 @@ const ENDS: [&str; 10] = [
     "take_hook",
     "panic_any",
 ];
-/// Words of assembly that ask the system of the host for something.
-const SYSTEM: [&str; 3] = ["syscall", "sysenter", "int 0x80"];
+/// Words of assembly that ask the system of the host for something, or end the kernel's text and begin another.
+const SYSTEM: [&str; 6] = ["syscall", "sysenter", "int 0x80", ".entry", ".func", ".alias"];
 /// Words in attributes that change what is compiled, or under which name.
 const ATTRIBUTES: [&str; 13] = [
     "path",
@@ -294,12 +297,15 @@ impl Found {
                     {
                         self.add("cfg!", line);
                     }
+                    let is_defined = before(1, '!') && word(at.wrapping_sub(2)) == "macro_rules";
+                    if OF_TESTS.iter().any(|name| text.starts_with(name))
+                        && (is_defined || word(at.wrapping_sub(1)) == "as")
+                    {
+                        self.add(&format!("another {text}!"), line);
+                    }
                     if text.starts_with("assert") {
                         let is_told = within.is_macro && !is_called && ASSERTS.contains(&text.as_str());
-                        if is_named
-                            || is_told
-                            || (before(1, '!') && word(at.wrapping_sub(2)) == "macro_rules")
-                        {
+                        if is_named || is_told || is_defined {
                             self.add(&format!("another {text}!"), line);
                         }
                     }
@@ -492,6 +498,13 @@ mod tests {
             "use core::cfg as ask; const D: bool = ask!(debug_assertions);",
             "macro_rules! ask { ($m:ident, $c:ident) => { $m!($c) } } const D: bool = ask!(cfg, debug_assertions);",
             "use core::{cfg as ask, include as harmless};",
+            "macro_rules! matches { ($($t:tt)*) => { true } }",
+            "macro_rules! debug_assert_eq { ($($t:tt)*) => {} }",
+            "use core::stringify as vec;",
+            "struct S; impl PartialEq for S { fn eq(&self, _: &S) -> bool { true } }",
+            "impl core::cmp::PartialEq<u32> for S { fn eq(&self, _: &u32) -> bool { true } }",
+            "fn g() { asm!(\"}} .visible .entry combine_f16() {{ ret;\"); }",
+            "fn g() { asm!(\"/*\", \"// sm_90: griddepcontrol.wait;\", \"*/\"); }",
         ] {
             let found = added(text);
             assert!(matches!(found, Err(Breach::Adds { .. })), "{text}: {found:?}");
@@ -571,6 +584,8 @@ mod tests {
             "fn env(include: u32) -> u32 { include }",
             "const RAW: &str = r#\"a \"quoted\" static\"#;",
             "fn r#static() {}",
+            "#[derive(Clone, PartialEq, Eq)] struct S; fn g(vec: u32, format: u32) -> u32 { vec + format }",
+            "fn g(x: u32) -> bool { matches!(x, 1 | 2) || x as u8 == 3 }",
             "fn g() { unsafe { asm!(\"ex2.approx.ftz.f32 {d}, {a};\") } }",
             "const LANES: u32 = 32; mod more { pub fn f() {} }",
             "type F = fn(u32) -> u32;",

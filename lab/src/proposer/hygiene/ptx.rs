@@ -21,14 +21,15 @@ const FORBIDDEN: [&str; 16] = [
 ];
 
 /// What PTX, or a piece of it, has that no kernel may have, by the first of its words. Of `st.global` and of `.param .u64 .ptr .global`
-/// neither is a variable.
+/// neither is a variable. Compilers write comments to the end of a line only: between `/*` and `*/` stands what some who read PTX take for code, such as
+/// the wait by which a launch is known to be one that may start early.
 pub fn in_ptx(ptx: &str) -> Option<&'static str> {
     let mut rest = ptx;
     let mut before = "";
     loop {
         rest = rest.trim_start_matches(|c: char| !is_of_word(c) && c != '/');
-        if let Some(comment) = rest.strip_prefix("/*") {
-            rest = comment.split_once("*/").map_or("", |(_, behind)| behind);
+        if rest.starts_with("/*") {
+            return Some("/*");
         } else if let Some(comment) = rest.strip_prefix("//") {
             rest = comment.split_once('\n').map_or("", |(_, behind)| behind);
         } else if let Some(behind) = rest.strip_prefix('/') {
