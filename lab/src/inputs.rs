@@ -46,9 +46,18 @@ impl Odd {
             TensorRole::Q | TensorRole::O => (sizes.heads_q, sizes.seqlen_q),
             TensorRole::K | TensorRole::V => (sizes.heads_kv, sizes.seqlen_k),
         };
+        // Infinities of V in one channel meet in O.
+        let meets = role == TensorRole::V && random.bool();
+        let mut first = None;
         for _ in 0..2 {
-            let at @ [batch, _, row] = [sizes.batch, heads, rows].map(|size| random.usize(0..size as usize));
-            let start = row_start(problem, role, at) + random.usize(0..sizes.head_dim as usize);
+            let [mut batch, mut head, row] =
+                [sizes.batch, heads, rows].map(|size| random.usize(0..size as usize));
+            let mut channel = random.usize(0..sizes.head_dim as usize);
+            if let Some(place) = first.filter(|_| meets) {
+                [batch, head, channel] = place;
+            }
+            first = Some([batch, head, channel]);
+            let start = row_start(problem, role, [batch, head, row]) + channel;
             let sign = if random.bool() { 1.0 } else { -1.0 };
             // Whoever sees another key than the first sees the first too.
             let is_safe = match role {

@@ -2,12 +2,15 @@
 
 mod code;
 mod count;
+mod narrowed;
 mod ragged;
+mod statements;
 mod times;
 
 pub use code::{LaunchCode, Reach, ptx_hash};
 pub use count::{Counted, count, count_unjudged, special_cased};
 pub use ragged::examine_ragged;
+use statements::statements;
 pub use times::{Times, open_bench, time, time_briefly, time_fresh, wall_us};
 
 use crate::config::{self, DeviceKind};

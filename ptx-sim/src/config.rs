@@ -114,6 +114,8 @@ pub struct LaunchConfig {
     pub output: Option<Output>,
     /// Takes the predicted time of all CTAs that run, as if one multiprocessor ran them.
     pub timer: Option<Timer>,
+    /// Notes what of the code is not tested, which takes a twelfth more time.
+    pub coverage: bool,
 }
 
 /// Collects what kernels print.
@@ -162,6 +164,7 @@ impl LaunchConfig {
             cluster: None,
             output: None,
             timer: None,
+            coverage: false,
         }
     }
 }

@@ -38,7 +38,7 @@ pub struct SharedTraffic {
 pub(crate) struct Counters {
     /// Warp and thread instructions at every program counter of every function.
     pub(crate) counts: Vec<Vec<[u64; 2]>>,
-    /// What came of the conditions there, as [`crate::coverage`] has it.
+    /// What came of the conditions there, as [`crate::coverage`] has it, if the launch asks for it.
     pub(crate) outcomes: Vec<Vec<u8>>,
     pub(crate) wgmma: u64,
     pub(crate) wgmma_operand_bytes: u64,
@@ -68,7 +68,11 @@ impl Counters {
         let all = 0..launch.programs();
         Counters {
             counts: all.clone().map(|program| vec![[0; 2]; insts(program)]).collect(),
-            outcomes: all.map(|program| vec![0; insts(program)]).collect(),
+            outcomes: if launch.config.coverage {
+                all.map(|program| vec![0; insts(program)]).collect()
+            } else {
+                Vec::new()
+            },
             ..Counters::default()
         }
     }

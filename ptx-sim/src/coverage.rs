@@ -4,6 +4,8 @@
 use crate::counters::Counters;
 use crate::fixed;
 use crate::module::Module;
+use std::fmt;
+
 use crate::op::{Callee, NO_PREDICATE, Op, Pc, Program};
 
 /// Of a condition, whether it held in a lane, and whether it did not in one.
@@ -42,8 +44,21 @@ pub enum GapKind {
     NeverFailed,
 }
 
-/// What a launch has not tested of what its entry can reach, in ascending order.
+impl fmt::Display for GapKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            GapKind::NotExecuted => "was never executed",
+            GapKind::NeverHeld => "never held, or its first number was never the less",
+            GapKind::NeverFailed => "always held, or its first number was never the larger",
+        })
+    }
+}
+
+/// What a launch that noted its conditions has not tested of what its entry can reach, in ascending order.
 pub(crate) fn gaps(module: &Module, counters: &Counters) -> Vec<Gap> {
+    if counters.outcomes.is_empty() {
+        return Vec::new();
+    }
     let traps = Traps::of(module);
     let mut gaps = Vec::new();
     let programs = module.programs.iter().zip(counters.counts.iter().zip(&counters.outcomes));
@@ -158,7 +173,8 @@ mod tests {
              .reg .pred %p<9>; .reg .b32 %r<9>; .reg .b64 %d<3>;\nld.param.u64 %d0, [to]; ld.param.u32 %r0, [n]; ld.global.u32 %r1, [%d0];\n\
              mov.u32 %r2, %tid.x; mul.wide.u32 %d1, %r2, 4; add.s64 %d2, %d0, %d1;\n{body}\n$end: ret;\n}}\n"
         ))
-        .expect("PTX");
+        .expect("PTX")
+        .with_coverage();
         let mut left: Option<Vec<Gap>> = None;
         for &value in values {
             let memory = sim.buffer(&[value; 128]);

@@ -126,7 +126,8 @@ pub struct Report {
     pub lines: Vec<LineCount>,
     /// Source lines that executed, by file and line; empty without `.loc`.
     pub sources: Vec<SourceCount>,
-    /// What of the code was not executed, and which conditions were the same in every lane, in ascending order.
+    /// What of the code was not executed, and which conditions were the same in every lane, in ascending order; empty where the launch did
+    /// not ask for it.
     pub untested: Vec<Gap>,
     /// Products of warpgroups (`wgmma`).
     pub wgmma: u64,

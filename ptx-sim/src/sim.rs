@@ -186,6 +186,12 @@ impl Sim {
         Ok(Sim { module, memory: Memory::new(), config, output })
     }
 
+    /// The same, whose reports say what of the code a launch has not tested ([`Report::untested`]), which takes a twelfth more time.
+    pub fn with_coverage(mut self) -> Sim {
+        self.config.coverage = true;
+        self
+    }
+
     /// The module.
     pub fn module(&self) -> &Module {
         &self.module

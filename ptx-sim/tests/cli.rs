@@ -336,6 +336,30 @@ fn support_and_help_are_printed() {
 }
 
 #[test]
+fn what_a_launch_did_not_test_is_said_by_line() {
+    let folder = Folder::new();
+    let text = ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u32 n)\n{\n.reg .pred %p; .reg .b32 %r;\n\
+                ld.param.u32 %r, [n];\nsetp.gt.u32 %p, %r, 9;\n@%p bra $large;\nret;\n$large:\nmov.u32 %r, 1;\nret;\n}\n";
+    folder.file("c.ptx", text.as_bytes());
+    let run = |n: &str, json: &[&str]| {
+        let ran = folder.run(&[&["run", "c.ptx", "--coverage", "--arg", n], json].concat());
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        ran.out
+    };
+    let small = run("u32:3", &[]);
+    assert!(
+        small.contains("line 9, `@%p bra $large;`, never held")
+            && small.contains("line 12, `mov.u32 %r, 1;`, was never executed"),
+        "{small}"
+    );
+    let large = run("u32:12", &["--json"]);
+    assert!(
+        large.contains("{\"line\":9,\"what\":\"always held") && !large.contains("\"line\":12"),
+        "{large}"
+    );
+}
+
+#[test]
 fn a_struct_has_fields_and_a_buffer_may_be_given_twice() {
     let folder = Folder::new();
     folder.file("s.ptx", OF_A_STRUCT.as_bytes());

@@ -7,10 +7,7 @@ use crate::module::{Code, Image};
 use ferroflash_kernels::ptx;
 use kernels_gpu::params::TensorMap;
 use kernels_gpu::row::Dtype;
-use ptx_sim::{
-    Checks, Gap, LaunchConfig, Limits, Memory, Module, Report, Schedule, Swizzle, TensorType, Timer,
-};
-use std::collections::BTreeMap;
+use ptx_sim::{Checks, LaunchConfig, Limits, Memory, Module, Report, Schedule, Swizzle, TensorType, Timer};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Bytes of simulated device memory: what a host machine can spare, not what a GPU has.
@@ -75,8 +72,6 @@ pub struct SimDevice {
     modules: RwLock<Vec<Arc<(String, Module)>>>,
     /// Of the latest launches, by entry; the oldest first.
     reports: Mutex<Vec<(String, Report)>>,
-    /// What none of a kernel's launches has tested of its code, by entry.
-    untested: Mutex<BTreeMap<String, Vec<Gap>>>,
     /// What takes the predicted time of launches.
     timer: Mutex<Option<Timer>>,
 }
@@ -109,7 +104,6 @@ impl SimDevice {
             memory,
             modules: RwLock::default(),
             reports: Mutex::default(),
-            untested: Mutex::default(),
             timer: Mutex::default(),
         }
     }
@@ -124,11 +118,6 @@ impl SimDevice {
     pub fn report(&self, entry: &str) -> Option<Report> {
         let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
         reports.iter().rfind(|(of, _)| of == entry).map(|(_, report)| report.clone())
-    }
-
-    /// What none of the launches so far has tested of the code of each kernel that was launched, by entry, in ascending order.
-    pub fn untested(&self) -> BTreeMap<String, Vec<Gap>> {
-        self.untested.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn allocations(&self) -> MutexGuard<'_, Allocations> {
@@ -252,12 +241,6 @@ impl Device for SimDevice {
         let simulated =
             |error: ptx_sim::SimError| Error::Simulation { entry: entry.clone(), reason: error.to_string() };
         let report = result.map_err(simulated).inspect_err(|_| reports.clear())?;
-        let mut untested = self.untested.lock().unwrap_or_else(PoisonError::into_inner);
-        match untested.get_mut(entry) {
-            Some(gaps) => gaps.retain(|gap| report.untested.binary_search(gap).is_ok()),
-            None => drop(untested.insert(entry.clone(), report.untested.clone())),
-        }
-        drop(untested);
         if reports.len() == LAUNCHES_OF_A_CALL {
             reports.remove(0);
         }

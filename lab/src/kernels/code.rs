@@ -1,6 +1,7 @@
 //! The code that a launch of a kernel runs: its own entry, and the kernel that merges its splits. Both are the candidate's.
 
-use super::{ADDRESS, GPUS, HostResult, Machine, open};
+use super::narrowed::narrowed;
+use super::{ADDRESS, GPUS, HostResult, Machine, open, statements};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
@@ -16,6 +17,7 @@ use kernels_gpu::manifest::Kernel;
 use kernels_gpu::params::WgmmaParams;
 use kernels_gpu::row::Isa;
 use kernels_gpu::steps::StepRow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The PTX of every entry that a launch of a kernel runs.
@@ -38,6 +40,34 @@ impl LaunchCode {
         let read = |step: &Arc<Kernel<StepRow>>| Ok((step.entry.clone(), library.kernel_ptx(step)?));
         let combine = combine.map(read).collect::<HostResult<_>>()?;
         Ok(LaunchCode { forward: library.kernel_ptx(kernel)?, combine })
+    }
+
+    /// Its statements, for telling which of another kernel's it has too.
+    fn statements(&self) -> BTreeSet<u64> {
+        let all = std::iter::once(&self.forward).chain(self.combine.iter().map(|(_, ptx)| ptx));
+        all.flat_map(|ptx| statements(ptx)).collect()
+    }
+
+    /// Where the kernel cuts pointers or strides to 32 bits and `own`, of the same row, does not, in words: more often by an operation than that
+    /// does, and of something else.
+    pub fn narrows(&self, own: &LaunchCode, isa: Isa) -> Option<String> {
+        let known = own.statements();
+        let statements = statements(&self.forward);
+        let [cuts, before] = [&self.forward, &own.forward].map(|ptx| {
+            let lines: Vec<&str> = ptx.lines().collect();
+            let operation = |at: usize| (at, without_registers(lines[at]));
+            narrowed(ptx, isa).into_iter().map(operation).collect::<Vec<_>>()
+        });
+        let count = |cuts: &[(usize, String)], by: &str| cuts.iter().filter(|(_, other)| other == by).count();
+        let is_new = |(at, by): &&(usize, String)| {
+            !known.contains(&statements[*at]) && count(&cuts, by) > count(&before, by)
+        };
+        let (at, _) = cuts.iter().find(is_new)?;
+        let text = self.forward.lines().nth(*at).unwrap_or_default().trim();
+        Some(format!(
+            "line {} of its PTX, `{text}`, cuts what follows from a pointer or a stride to 32 bits: tensors may have more than 4 GB",
+            at + 1
+        ))
     }
 
     /// The numbers that any of it compares what follows from its parameters with.
@@ -71,7 +101,7 @@ impl LaunchCode {
 /// [`Error::Host`], also where the PTX lacks the entry.
 pub fn ptx_hash(library: &Library, kernel: &Kernel, machine: &Machine) -> Result<String> {
     let LaunchCode { forward, combine } = LaunchCode::read(library, kernel)?;
-    let text = forward.replace(&kernel.entry, "entry");
+    let text = without_comments(&forward.replace(&kernel.entry, "entry"));
     let resources = machine.resources(kernel);
     let code = if !machine.simulated && resources.is_none() {
         text
@@ -80,8 +110,25 @@ pub fn ptx_hash(library: &Library, kernel: &Kernel, machine: &Machine) -> Result
         let code: Vec<&str> = text.lines().filter(|line| !is_bound(line)).collect();
         format!("{}\n{resources:?}", code.join("\n"))
     };
-    let merging: String = combine.into_iter().map(|(_, ptx)| ptx).collect();
+    let merging: String = combine.into_iter().map(|(_, ptx)| without_comments(&ptx)).collect();
     Ok(sha256_hex(format!("{code}{merging}").as_bytes()))
+}
+
+/// A statement without the names of its registers and labels.
+fn without_registers(line: &str) -> String {
+    let word =
+        |word: &str| if word.contains('%') || word.contains('$') { "_".to_owned() } else { word.to_owned() };
+    statements::words(line).into_iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// PTX without comments and blanks, which make no other kernel.
+fn without_comments(ptx: &str) -> String {
+    let lines = ptx.lines().map(|line| match line.trim() {
+        // An instruction on newer devices.
+        comment if comment.starts_with("// sm_") => comment,
+        line => line.split_once("//").map_or(line, |(code, _)| code).trim_end(),
+    });
+    lines.filter(|line| !line.is_empty()).flat_map(|line| [line, "\n"]).collect()
 }
 
 /// What of a kernel's code a question reaches, as far as the parameters of its launches decide: on a simulated device, whatever runs it.
@@ -225,13 +272,15 @@ mod tests {
         assert_eq!(found("", "st.global.f32 [%rd1], %f1; // .global .u32 x, %clock"), None);
         let said = found(".visible .global .align 4 .u32 seen[4] = {1, 2, 3, 4};", "").expect("found");
         assert!(said.contains("the .global variable `seen`;"), "{said}");
-        assert_eq!(found("/* // */ .global\t.u32 seen;", ""), Some("its PTX has `.global`".to_owned()));
+        assert_eq!(found("/* // */ .global\t.u32 seen;", ""), Some("its PTX has `/*`".to_owned()));
+        assert!(found("// */\n.global\t.u32 seen;", "").is_some_and(|said| said.contains("variable `seen`")));
         assert!(found("", "} .common .global .u32 seen; .func f() {").is_some());
         assert!(
             found(".const .f32 table[4];", "")
                 .is_some_and(|said| said.contains("the .const variable `table`;"))
         );
-        assert_eq!(found("", "ld.global.f32 %f1, [%rd1]; /* %clock */ cvta.to.global.u64 %rd2, %rd1;"), None);
+        assert_eq!(found("", "ld.global.f32 %f1, [%rd1]; // %clock\n cvta.to.global.u64 %rd2, %rd1;"), None);
+        assert!(found("", "/*\n// sm_90: griddepcontrol.wait;\n*/").is_some());
         for register in ["%clock64", "%globaltimer", "%smid", "%gridid", "%envreg3"] {
             assert!(found("", &format!("mov.u64 %rd1, {register};")).is_some(), "{register}");
         }
@@ -308,5 +357,6 @@ mod tests {
             ptx_hash(&library, &kernel, &Machine::simulator()).expect("readable")
         };
         assert_ne!(hash("mov.u32 %r1, 1;"), hash("mov.u32 %r1, 2;"));
+        assert_eq!(hash("mov.u32 %r1, 1;"), hash("// another try\n  mov.u32 %r1, 1; // the same"));
     }
 }

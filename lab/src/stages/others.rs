@@ -4,7 +4,7 @@
 use super::{Context, State};
 use crate::error::Result;
 use crate::exam::{Fault, Refusal};
-use crate::kernels::{self, Machine};
+use crate::kernels::{self, KernelRef, LaunchCode, Machine};
 use ferroflash::Row;
 use ferroflash::module::Library;
 use kernels_gpu::backward::table::BACKWARD_VARIANTS;
@@ -22,14 +22,7 @@ pub(super) fn compare(
 ) -> Result<Option<Refusal>> {
     let Some(patch) = state.candidate.patch.clone() else { return Ok(None) };
     let row = state.candidate.row;
-    let name = format!("unpatched-{}", row.entry_name());
-    let out = context.ptx_folder(&name);
-    if !context.tree.has_compiled(&row, &out) {
-        let log = context.log(&name, "compile")?;
-        let limit = context.config.limits.build_s.duration();
-        context.tree.compile(&[row], &out, &context.machine.arch(), &log, limit)?;
-    }
-    let (own, unpatched) = kernels::find(&context.tree.compiled(&row, &out)?)?;
+    let (own, unpatched) = kernels::find(&unpatched(&row, context)?)?;
     let hash = |library: &Library, kernel: &Kernel| kernels::ptx_hash(library, kernel, &Machine::simulator());
     let is_changed = hash(library, kernel)? != hash(&own, &unpatched)?;
     let steps = changed_steps(&row, own.step_kernels(), library.step_kernels());
@@ -43,8 +36,24 @@ pub(super) fn compare(
         );
         return Ok(Some(Refusal { fault: Fault::ChangesOthers, evidence }));
     }
+    let [code, own_code] = [LaunchCode::read(library, kernel)?, LaunchCode::read(&own, &unpatched)?];
+    if let Some(evidence) = code.narrows(&own_code, row.isa) {
+        return Ok(Some(Refusal { fault: Fault::Forbidden, evidence }));
+    }
     state.evaluation.unexamined = if is_changed { unexamined(&row, &steps, &files(&patch)) } else { steps };
     Ok(None)
+}
+
+/// The kernel that the project's own tree makes of a row, compiled once a session.
+pub(super) fn unpatched(row: &Row, context: &Context) -> Result<KernelRef> {
+    let name = format!("unpatched-{}", row.entry_name());
+    let out = context.ptx_folder(&name);
+    if !context.tree.has_compiled(row, &out) {
+        let log = context.log(&name, "compile")?;
+        let limit = context.config.limits.build_s.duration();
+        context.tree.compile(&[*row], &out, &context.machine.arch(), &log, limit)?;
+    }
+    context.tree.compiled(row, &out)
 }
 
 /// The step kernels of two folders that differ, but for the one that merges the splits of the row: it is examined with the row.

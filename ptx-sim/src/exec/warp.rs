@@ -267,12 +267,13 @@ impl Warp {
         let Path { mut pc, mask, frame, rejoin, .. } = self.paths[at];
         let program_index = self.frame(frame)?.program;
         let program = cta.launch.program(program_index);
+        let coverage = cta.launch.config.coverage;
         while pc != rejoin && pc != EXIT {
             let inst = &program.insts[pc as usize];
             (self.at, self.at_frame) = ((program_index, pc), frame);
             let active = self.guarded(inst, frame, mask)?;
             cta.count(program_index, pc, inst, active)?;
-            if inst.guard.is_some() {
+            if coverage && inst.guard.is_some() {
                 cta.counters.guarded((program_index, pc), mask, active);
             }
             if active != 0 && !program.touches.is_empty() && cta.launch.config.checks.async_copies {
@@ -282,7 +283,8 @@ impl Warp {
                 self.paths[at].pc = pc;
                 self.shade((program, pc), frame, (mask, active), cta)?;
             }
-            if inst.chooses
+            if coverage
+                && inst.chooses
                 && let Some((slots, order)) = fixed::orders(&inst.op)
             {
                 let [less, larger] = order.lanes(&self.frame(frame)?.regs, &slots);
@@ -299,7 +301,7 @@ impl Warp {
             } else if let Some(before) = before {
                 self.pass_time((program_index, pc), before, cta);
             }
-            if inst.decides != [NO_PREDICATE; 2] {
+            if coverage && inst.decides != [NO_PREDICATE; 2] {
                 let predicates = &self.frame(frame)?.regs.pred;
                 cta.counters.decided((program_index, pc), inst.decides, predicates, active);
             }

@@ -83,6 +83,9 @@ pub(crate) struct RunOptions {
     /// CTAs of a cluster in each dimension, where the kernel does not say
     #[arg(long, value_name = "X[,Y,Z]")]
     pub(crate) cluster: Option<Dimensions>,
+    /// Says what of the code the launch did not test: lines that no lane executed, and conditions that were the same in every lane
+    #[arg(long)]
+    pub(crate) coverage: bool,
     /// Writes the findings and warnings to this file as SARIF
     #[arg(long, value_name = "FILE")]
     pub(crate) sarif: Option<PathBuf>,

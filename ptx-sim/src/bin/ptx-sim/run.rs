@@ -44,6 +44,7 @@ pub(crate) fn run(options: &RunOptions) -> Result<ExitCode, Error> {
         checks: options.checks.0,
         schedule: options.seed.map_or(Schedule::Deterministic, Schedule::Seeded),
         instruction_budget: options.budget,
+        coverage: options.coverage,
         ..LaunchConfig::new(options.grid.0, options.block.0)
     };
     let report = match launch(&module, name, &params, &mut memory, &config) {
@@ -66,7 +67,7 @@ pub(crate) fn run(options: &RunOptions) -> Result<ExitCode, Error> {
     }
     let holes = collect(&outputs, &memory)?;
     let predicted = predict(&module, name, entry, options, &config)?;
-    print_report(name, &report, options, (holes, predicted))?;
+    print_report((name, &text), &report, options, (holes, predicted))?;
     let fails = options.checks.0.initialized && holes > 0;
     Ok(if fails { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
@@ -255,19 +256,29 @@ fn collect(outputs: &[Output], memory: &Memory) -> Result<usize, Error> {
 }
 
 fn print_report(
-    name: &str,
+    (name, ptx): (&str, &str),
     report: &Report,
     options: &RunOptions,
     (holes, predicted): (usize, Option<Prediction>),
 ) -> Result<(), Error> {
+    let untested = report.untested.iter().map(|gap| match options.json {
+        true => format!("{{\"line\":{},\"what\":\"{}\"}}", gap.line, gap.kind),
+        false => {
+            let line = ptx.lines().nth((gap.line as usize).saturating_sub(1)).unwrap_or_default();
+            format!("line {}, `{}`, {}\n", gap.line, line.trim(), gap.kind)
+        }
+    });
+    let untested: Vec<String> = untested.collect();
     if options.json {
         let outcome = if holes > 0 { "unwritten" } else { "ok" };
         let report = report.to_json();
         let predicted = predicted.map_or_else(String::new, |p| {
             format!(",\"predicted_us\":{:.3},\"device\":\"{}\"", p.us, p.gpu.name)
         });
+        let untested =
+            if options.coverage { format!(",\"untested\":[{}]", untested.join(",")) } else { String::new() };
         return crate::print(&format!(
-            "{{\"outcome\":\"{outcome}\",\"unwritten_bytes\":{holes},\"report\":{report}{predicted}}}\n"
+            "{{\"outcome\":\"{outcome}\",\"unwritten_bytes\":{holes},\"report\":{report}{predicted}{untested}}}\n"
         ));
     }
     let mut text = format!(
@@ -282,6 +293,9 @@ fn print_report(
     );
     if options.counters {
         text += &report.to_string();
+    }
+    if options.coverage {
+        text += &format!("not tested: {}\n{}", untested.len(), untested.concat());
     }
     if let Some(predicted) = predicted {
         text += &format!("{predicted}\n");
