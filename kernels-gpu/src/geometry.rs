@@ -269,11 +269,10 @@ pub const fn merge_bytes(row: &Row) -> u32 {
     warps_n(row) / 2 * merge_slot_bytes(row)
 }
 
-/// Bytes of the numbers of a block's keys as an operand of 8 elements each, where slopes are multiplied with them by [`Isa::Wgmma`]. Behind the
-/// last keys stand eight more rows, as a product takes 16 elements.
+/// Bytes of the numbers of a block's keys as an operand of 16 elements each, where slopes are multiplied with them by [`Isa::Wgmma`].
 pub const fn key_numbers_bytes(row: &Row) -> u32 {
     match (row.isa, row.score) {
-        (Isa::Wgmma, ScoreKind::Alibi) => (row.block_n + 8) * 16,
+        (Isa::Wgmma, ScoreKind::Alibi) => row.block_n * 32,
         _ => 0,
     }
 }

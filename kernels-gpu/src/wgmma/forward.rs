@@ -55,8 +55,9 @@ unsafe fn clear_unused_rows<C: WgmmaConfig>(params: &ForwardParams, thread: u32)
 /// By all threads of the CTA; a barrier of the CTA follows.
 #[inline(always)]
 unsafe fn write_key_numbers<C: WgmmaConfig>(thread: u32) {
-    if thread < C::K::ROWS + 8 {
-        let number = thread as f32;
+    // Elements 8 to 15 of the keys are zeros, behind elements 0 to 7 of all.
+    if thread < 2 * C::K::ROWS {
+        let number = if thread < C::K::ROWS { thread as f32 } else { 0.0 };
         let elements = [Bf16::pack(number, number), Bf16::pack(number, 0.0), 0, 0];
         // SAFETY: a row of the operand.
         unsafe { st_shared_v4(C::LAYOUT.key_numbers() + thread * 16, elements) }

@@ -158,7 +158,7 @@ impl Layout {
         let weights = geometry::WEIGHTS_BUFFERS * layout.weights_bytes;
         let tiles = layout.q_buffers * layout.q_bytes + layout.buffers * stage + weights;
         assert!(tiles <= layout.slots, "tiles end where the slots start");
-        assert!(row.block_n + 8 <= 256, "keys' numbers are exact in bfloat16");
+        assert!(row.block_n <= 256, "keys' numbers are exact in bfloat16");
         assert!(layout.slots.is_multiple_of(16), "slots are read 16 bytes at a time");
         assert!(
             layout.barriers_end() <= layout.slots + geometry::BARRIER_BYTES

@@ -305,8 +305,7 @@ impl Consumer<'_> {
     ) {
         let by_slopes = |s: &mut _| {
             if M::SHORT && matches!(C::Score::SHORT_WAY, ShortWay::Slope) {
-                // Elements 8 to 15 of a key are those of the key eight further on: the slopes are 0 there.
-                let numbers = Descriptor::of_core_matrices(128, 128).at(C::LAYOUT.key_numbers());
+                let numbers = Descriptor::of_core_matrices(C::K::ROWS * 16, 128).at(C::LAYOUT.key_numbers());
                 // SAFETY: the caller's; the operand was written before the CTA's first barrier.
                 unsafe { C::Warp::scores_from_registers::<Bf16, true>(s, ahead.slopes, numbers.bits()) }
             }
