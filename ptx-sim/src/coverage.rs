@@ -104,7 +104,8 @@ pub(crate) fn gaps(module: &Module, counters: &Counters) -> Vec<Gap> {
     gaps
 }
 
-/// What may be reached where conditions that follow from a thread's number alone are as they were, but for what stands behind what `traps`.
+/// The instructions that some launch can reach. A branch that a thread's number alone decides goes only where it went in this launch, and
+/// instructions that `traps` marks lead nowhere.
 fn reachable(program: &Program, outcomes: &[u8], traps: &[bool]) -> Vec<bool> {
     let mut is_reached = vec![false; program.insts.len()];
     let mut left = vec![0];
