@@ -208,7 +208,7 @@ class Times:
             command.close([problem], collected)
             found = collected[problem]
             assert OURS not in found.errors, found.errors.get(OURS)
-            ours, commands = ours + times, commands + sum(found.rounds[OURS], [])
+            ours, commands = ours + times, commands + sum(found.rounds[OURS].values(), [])
         ours_us, command_us = statistics.median(ours), statistics.median(commands)
         ratio = ours_us / command_us
         text = f"{ours_us:.2f} µs, the command's {command_us:.2f} µs: {100 * (ratio - 1):+.2f} %"

@@ -261,6 +261,7 @@ def one_round(args, torch, number, problems, collected, report):
         say("  %s %s: %d problems" % (batch[0].dtype, "causal" if batch[0].causal else "full", len(batch)))
         ferroflash = Ferroflash(args, batch)
         for problem in batch:
+            collected[problem].round = number
             try:
                 sdpa_times(torch, problem, args, turned, collected[problem], ferroflash)
             except Exception as error:  # Out of memory, for instance: the other problems go on.

@@ -20,8 +20,8 @@ def percentile(times, share):
 
 
 def timing(rounds, keep_replays=False):
-    """Pools the replays of all rounds; None where there are none."""
-    pooled = [time_us for times in rounds for time_us in times]
+    """Pools the replays of all rounds, by their numbers; None where there are none."""
+    pooled = [time_us for times in rounds.values() for time_us in times]
     if not pooled:
         return None
     summary = {
@@ -29,19 +29,21 @@ def timing(rounds, keep_replays=False):
         "p10_us": round(percentile(pooled, 0.1), 3),
         "p90_us": round(percentile(pooled, 0.9), 3),
         "replays": len(pooled),
-        "round_medians_us": [round(percentile(times, 0.5), 3) for times in rounds if times],
+        "round_medians_us": [round(percentile(times, 0.5), 3) for times in rounds.values() if times],
     }
     if keep_replays:
         summary["times_us"] = [round(time_us, 3) for time_us in pooled]
     return summary
 
 
-def ratios(timings):
-    """How many times as long as Ferroflash each of the others takes, by medians and by 90th percentiles."""
-    ours = timings.get(OURS)
+def ratios(rounds):
+    """How many times as long as Ferroflash each of the others takes, by medians and by 90th percentiles: of the rounds in which both were
+    timed, as who takes turns with nobody has lower clocks."""
     found = {}
-    for name, theirs in timings.items():
-        if ours and theirs and name != OURS:
+    for name in rounds:
+        both = rounds[name].keys() & rounds[OURS].keys()
+        ours, theirs = (timing({number: rounds[of][number] for number in both}) for of in (OURS, name))
+        if name != OURS and ours:
             found[name] = {
                 "median": round(theirs["median_us"] / ours["median_us"], 4),
                 "p90": round(theirs["p90_us"] / ours["p90_us"], 4),
@@ -61,18 +63,20 @@ class Collected:
     """What was measured of one problem, over all rounds."""
 
     def __init__(self):
-        self.rounds = {name: [] for name in (OURS,) + BACK_ENDS}
+        self.round = 0
+        self.rounds = {name: {} for name in (OURS,) + BACK_ENDS}
         self.errors = {}
         self.kernel = None
         self.clocks_mhz = []
         self.default_picks = None
 
     def add(self, name, times_us):
-        self.rounds.setdefault(name, []).append(list(times_us))
+        """Adds the replays of the current round."""
+        self.rounds.setdefault(name, {})[self.round] = list(times_us)
 
     def as_json(self, problem, copy_gbytes_per_s=None, keep_replays=False):
         timings = {name: timing(rounds, keep_replays) for name, rounds in self.rounds.items()}
-        relative = ratios(timings)
+        relative = ratios(self.rounds)
         medians_us = {name: t["median_us"] for name, t in timings.items() if t}
         flops, moved = visible_flops(problem), bytes_moved(problem)
         shares = {}

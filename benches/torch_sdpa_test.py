@@ -23,7 +23,7 @@ DECODE = (8, 32, 8, 1, 8192, 128)
 def collected(ours, flash=(), default=()):
     found = sdpa.Collected()
     for name, rounds in ((sdpa.OURS, ours), ("flash", flash), ("default", default)):
-        for times in rounds:
+        for found.round, times in enumerate(rounds):
             found.add(name, times)
     return found
 
@@ -45,10 +45,14 @@ class Statistics(unittest.TestCase):
         self.assertEqual(reports.percentile([1.0, 2.0], 0.5), 2.0)
 
     def test_replays_of_all_rounds_are_pooled(self):
-        pooled = reports.timing([[1.0, 1.0], [3.0, 3.0, 3.0]])
+        pooled = reports.timing({0: [1.0, 1.0], 1: [3.0, 3.0, 3.0]})
         self.assertEqual((pooled["median_us"], pooled["replays"]), (3.0, 5))
         self.assertEqual(pooled["round_medians_us"], [1.0, 3.0])
-        self.assertIsNone(reports.timing([[], []]))
+        self.assertIsNone(reports.timing({0: [], 1: []}))
+
+    def test_a_ratio_is_of_the_rounds_that_both_were_timed_in(self):
+        line = collected([[2.0] * 3, [4.0] * 3], [[3.0] * 3]).as_json(sdpa.Problem(SHAPE, "f16", False))
+        self.assertEqual(line["speed_relative_to"], {"flash": {"median": 1.5, "p90": 1.5}})
 
     def test_ratios_say_how_many_times_as_long_the_other_takes(self):
         problem = sdpa.Problem(SHAPE, "f16", False, (("flash", 1.5), ("flash p90", 0.8)))
@@ -191,7 +195,7 @@ class Ferroflash(unittest.TestCase):
             found, about = self.run_script(problems, script, turns)
             self.assertEqual([f.errors for f in found.values()], [{}, {}])
         self.assertEqual([f.errors for f in found.values()], [{}, {}])
-        self.assertEqual([f.rounds[sdpa.OURS] for f in found.values()], [[[2.0, 3.0]]] * 2)
+        self.assertEqual([f.rounds[sdpa.OURS] for f in found.values()], [{0: [2.0, 3.0]}] * 2)
         self.assertEqual(about["device"]["name"], "Some GPU")
         line = found[problems[0]].as_json(problems[0])
         self.assertEqual((line["kernel"]["ctas"], line["kernel"]["ctas_per_sm"], line["sm_clock_mhz"]), (64, 0.485, 1980))
@@ -253,7 +257,7 @@ class Ferroflash(unittest.TestCase):
             found = {problem: sdpa.Collected()}
             ours.take_report(report, [problem], found)
             self.assertIn(error, found[problem].errors[sdpa.OURS])
-            self.assertEqual(found[problem].rounds[sdpa.OURS], [])
+            self.assertEqual(found[problem].rounds[sdpa.OURS], {})
 
 
 class Event:
