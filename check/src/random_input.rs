@@ -212,12 +212,10 @@ impl Random {
 
     /// Sum of twelve uniform numbers less 6: normal enough, and without functions that differ between machines.
     fn normal(&mut self) -> f64 {
-        let sum: u64 = (0..3).map(|_| self.next_u64()).map(sixteenths).sum();
-        sum as f64 / 65536.0 - 6.0
+        /// Every second of a word's four numbers of 16 bits, each with room for a sum.
+        const EVERY_SECOND: u64 = 0x0000_ffff_0000_ffff;
+        let two_sums = |word: u64| (word & EVERY_SECOND) + (word >> 16 & EVERY_SECOND);
+        let sums: u64 = (0..3).map(|_| two_sums(self.next_u64())).sum();
+        f64::from((sums >> 32) as u32 + sums as u32) / 65536.0 - 6.0
     }
-}
-
-/// The four 16-bit numbers in a word, added up.
-fn sixteenths(word: u64) -> u64 {
-    (0..4).map(|part| word >> (16 * part) & 0xffff).sum()
 }

@@ -128,7 +128,7 @@ impl Tolerance {
         let dtype = problem.dtype();
         let error_of = |plain: &Vec<f32>| {
             let pairs = o_indices(problem).map(|at| (f64::from(plain[at]), reference.o[at]));
-            Errors::of(pairs, |expected| round(dtype, expected)).max_error
+            Errors::of(pairs, |expected| held(dtype, expected)).max_error
         };
         let plain_error = plain.iter().map(error_of).fold(0.0, f64::max);
         let largest = reference.o.iter().filter(|o| o.is_finite()).fold(0.0, |max: f64, o| max.max(o.abs()));
@@ -147,9 +147,10 @@ impl Tolerance {
         o: &[u16],
         lse: Option<&[f32]>,
     ) -> Result<Verdict, Error> {
-        let o: Vec<f64> = o.iter().map(|&bits| widen(problem.dtype(), bits)).collect();
+        let dtype = problem.dtype();
         let lse: Option<Vec<f64>> = lse.map(|lse| lse.iter().map(|&lse| f64::from(lse)).collect());
-        self.judge_values(problem, reference, &o, lse.as_deref())
+        let o_at = |at: usize| widen(dtype, o[at]);
+        self.judge_each(problem, reference, (o.len(), &o_at), lse.as_deref())
     }
 
     /// As [`Tolerance::judge`], for results that another program stored in whatever type.
@@ -163,10 +164,21 @@ impl Tolerance {
         o: &[f64],
         lse: Option<&[f64]>,
     ) -> Result<Verdict, Error> {
-        check_length("O", problem.o_len(), o.len())?;
+        self.judge_each(problem, reference, (o.len(), &|at| o[at]), lse)
+    }
+
+    /// Judges so many elements of O, told by their index.
+    fn judge_each(
+        &self,
+        problem: &Problem,
+        reference: &Reference,
+        (len, o): (usize, &impl Fn(usize) -> f64),
+        lse: Option<&[f64]>,
+    ) -> Result<Verdict, Error> {
+        check_length("O", problem.o_len(), len)?;
         let dtype = problem.dtype();
-        let pairs = o_indices(problem).map(|at| (o[at], reference.o[at]));
-        let errors = Errors::of(pairs, |expected| round(dtype, expected));
+        let pairs = o_indices(problem).map(|at| (o(at), reference.o[at]));
+        let errors = Errors::of(pairs, |expected| held(dtype, expected));
         let lse = lse.map(|lse| self.judge_lse(problem, reference, lse)).transpose()?;
         let o_passed = errors.not_finite_mismatches == 0 && errors.max_error <= self.allowed;
         let head_dim = problem.head_dim_v() as usize;
@@ -198,7 +210,7 @@ impl Tolerance {
             let start = row_start(problem, TensorRole::O, row_coordinates(problem, row));
             (start..start + head_dim).any(|at| {
                 let expected = reference.o[at];
-                is_off(widen(dtype, output.o[at]), expected, round(dtype, expected), self.allowed)
+                is_off(widen(dtype, output.o[at]), expected, held(dtype, expected), self.allowed)
             })
         };
         let is_wrong_lse = |&row: &usize| {
@@ -264,7 +276,8 @@ impl Errors {
         let mut errors = Errors { max_error: 0.0, rms_error: 0.0, worst: 0, not_finite_mismatches: 0 };
         let mut squares = 0.0;
         let mut compared = 0_u64;
-        for (index, (out, expected)) in pairs.enumerate() {
+        // A `for` loop would ask the iterator over all rows' elements anew for each.
+        pairs.enumerate().for_each(|(index, (out, expected))| {
             let held = rounded(expected);
             if !out.is_finite() || !held.is_finite() {
                 let same = out == held || (out.is_nan() && held.is_nan());
@@ -272,7 +285,7 @@ impl Errors {
                     errors.worst = index;
                 }
                 errors.not_finite_mismatches += usize::from(!same);
-                continue;
+                return;
             }
             let error = (out - expected).abs();
             if error > errors.max_error {
@@ -283,7 +296,7 @@ impl Errors {
             }
             squares += error * error;
             compared += 1;
-        }
+        });
         errors.rms_error = (squares / compared.max(1) as f64).sqrt();
         errors
     }
@@ -305,8 +318,13 @@ fn smallest_normal(dtype: Dtype) -> f64 {
     }
 }
 
-fn round(dtype: Dtype, value: f64) -> f64 {
-    widen(dtype, narrow(dtype, value))
+/// A value that is too large for the dtype as the dtype holds it, and any other as it is: callers ask only whether it is finite there.
+fn held(dtype: Dtype, value: f64) -> f64 {
+    let largest = match dtype {
+        Dtype::F16 => f16::MAX.to_f64(),
+        Dtype::Bf16 => bf16::MAX.to_f64(),
+    };
+    if value.abs() <= largest { value } else { widen(dtype, narrow(dtype, value)) }
 }
 
 /// The largest LSE error allowed, one value a query row.

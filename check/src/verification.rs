@@ -361,10 +361,10 @@ const fn combined(grid: Grid) -> [Case; 4] {
 
 /// Whether two outputs are equal in every bit, NaN too, which is equal to nothing.
 pub fn same_bits(a: &Output, b: &Output) -> bool {
-    let lse = |output: &Output| -> Option<Vec<u32>> {
-        output.lse.as_ref().map(|lse| lse.iter().map(|lse| lse.to_bits()).collect())
-    };
-    a.o == b.o && lse(a) == lse(b)
+    fn lse(output: &Output) -> impl Iterator<Item = u32> {
+        output.lse.iter().flatten().map(|lse| lse.to_bits())
+    }
+    a.o == b.o && a.lse.is_some() == b.lse.is_some() && lse(a).eq(lse(b))
 }
 
 /// Runs `repeats` times and returns the number of the first run that differs from run 0 in any bit.

@@ -1,6 +1,6 @@
 //! Elements as bit patterns of f16 and bf16: from float64 and back.
 
-use half::{bf16, f16};
+use half::bf16;
 use kernels_gpu::row::Dtype;
 
 /// One element as float64, from its bits.
@@ -16,7 +16,7 @@ pub fn widen(dtype: Dtype, bits: u16) -> f64 {
 #[inline]
 pub fn narrow(dtype: Dtype, value: f64) -> u16 {
     match dtype {
-        Dtype::F16 => f16::from_f64(value).to_bits(),
+        Dtype::F16 => narrow_f16(value as f32),
         Dtype::Bf16 => bf16::from_f64(value).to_bits(),
     }
 }
@@ -39,9 +39,30 @@ fn widen_f16(bits: u16) -> f64 {
     f64::from_bits(sign | widened)
 }
 
+/// As `f16::from_f32`, which asks at each number what the processor can and calls what stays a call.
+#[inline]
+fn narrow_f16(value: f32) -> u16 {
+    /// Bits of the least normal number of f16, of half a step beyond its largest, and of infinity.
+    const NORMAL: u32 = (127 - 14) << 23;
+    const TOO_LARGE: u32 = 0x477f_f000;
+    const INFINITY: u32 = 0xff << 23;
+    let sign = (value.to_bits() >> 16) as u16 & 0x8000;
+    let magnitude = value.to_bits() & 0x7fff_ffff;
+    let narrowed = match magnitude {
+        // A step of float32 at 0.5 is the least subnormal number of f16, so the addition rounds to a multiple of it.
+        0..NORMAL => (f32::from_bits(magnitude) + 0.5).to_bits() - 0.5_f32.to_bits(),
+        // Half a step more rounds up, less than that where the last bit that stays is even.
+        NORMAL..TOO_LARGE => (magnitude - NORMAL + (1 << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13,
+        TOO_LARGE..=INFINITY => 0x7c00,
+        _ => 0x7e00 | (magnitude >> 13 & 0x1ff),
+    };
+    sign | narrowed as u16
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::f16;
 
     #[test]
     fn every_f16_is_widened_to_the_bits_of_the_crate_that_defines_it() {
@@ -49,5 +70,21 @@ mod tests {
             let expected = f16::from_bits(bits).to_f64().to_bits();
             assert_eq!(widen(Dtype::F16, bits).to_bits(), expected, "{bits:#06x}");
         }
+    }
+
+    #[test]
+    fn every_number_is_narrowed_to_the_bits_of_the_crate_that_defines_f16() {
+        let check = |bits: u32| {
+            let value = f32::from_bits(bits);
+            let expected = f16::from_f32(value).to_bits();
+            assert_eq!(narrow(Dtype::F16, value.into()), expected, "{bits:#010x}");
+        };
+        // Each number of f16, the middle between it and the next, and what lies beside these.
+        for bits in 0..=u16::MAX {
+            let at = f16::from_bits(bits).to_f32().to_bits();
+            [at, at + 0xfff, at + 0x1000, at + 0x1001].into_iter().for_each(check);
+            check(at.wrapping_sub(1));
+        }
+        (0..=u32::MAX).step_by(4093).for_each(check);
     }
 }

@@ -157,10 +157,11 @@ impl<'a> Ragged<'a> {
         let sum = weights.iter().sum::<f64>() + (sink - most).exp();
         let mut o = vec![0.0; self.problem.head_dim_v() as usize];
         if sum != 0.0 {
-            let factor = self.kept_factor();
+            let (factor, mut value) = (self.kept_factor(), Vec::new());
             for (&key, weight) in keys.iter().zip(&weights) {
                 let p = weight / sum * self.kept(row, key) * factor;
-                o.iter_mut().zip(self.value(row, key)).for_each(|(o, v)| *o += p * v);
+                self.read(TensorRole::V, self.key_at(row, key), &mut value);
+                o.iter_mut().zip(&value).for_each(|(o, v)| *o += p * v);
             }
         }
         (o, if sum == 0.0 { f64::NEG_INFINITY } else { most + sum.ln() })
@@ -178,10 +179,11 @@ impl<'a> Ragged<'a> {
         if sum == 0.0 {
             return o;
         }
-        let (_, [of_p, of_o]) = how.parts(sum);
+        let ((_, [of_p, of_o]), mut value) = (how.parts(sum), Vec::new());
         for (&key, weight) in keys.iter().zip(&weights) {
             let p = rounded(weight / of_p) * self.kept(row, key) as f32;
-            o.iter_mut().zip(self.value(row, key)).for_each(|(o, v)| *o += p * v as f32);
+            self.read(TensorRole::V, self.key_at(row, key), &mut value);
+            o.iter_mut().zip(&value).for_each(|(o, v)| *o += p * *v as f32);
         }
         let factor = self.kept_factor() as f32;
         o.into_iter().map(|o| rounded(o * factor / of_o)).collect()
@@ -293,18 +295,28 @@ impl<'a> Ragged<'a> {
     }
 
     fn elements(&self, role: TensorRole, at: Option<[usize; 3]>) -> Vec<f64> {
+        let mut elements = Vec::new();
+        self.read(role, at, &mut elements);
+        elements
+    }
+
+    /// As [`Self::elements`], into memory that the caller has for all rows of a tensor.
+    fn read(&self, role: TensorRole, at: Option<[usize; 3]>, elements: &mut Vec<f64>) {
         let (problem, width) = (self.problem, self.problem.extent(role).width as usize);
-        let Some(start) = at.map(|at| row_start(problem, role, at)) else { return vec![0.0; width] };
+        elements.clear();
+        let Some(start) = at.map(|at| row_start(problem, role, at)) else {
+            return elements.resize(width, 0.0);
+        };
         let wide = |bits: u16| widen(problem.dtype(), bits);
         if let Some(element) = &self.element {
-            return (start..start + width).map(|at| wide(element(role, at))).collect();
+            return elements.extend((start..start + width).map(|at| wide(element(role, at))));
         }
         let tensor = match role {
             TensorRole::Q => self.tensors.q,
             TensorRole::K => self.tensors.k,
             TensorRole::V | TensorRole::O => self.tensors.v,
         };
-        tensor[start..start + width].iter().map(|&bits| wide(bits)).collect()
+        elements.extend(tensor[start..start + width].iter().map(|&bits| wide(bits)));
     }
 
     fn query(&self, row: Row) -> Vec<f64> {
@@ -435,10 +447,11 @@ impl<'a> Ragged<'a> {
 
     /// What a row sees; `rounded` is applied to each score.
     fn seen(&self, row: Row, rounded: impl Fn(f64) -> f64) -> Seen {
-        let q = self.query(row);
+        let (q, mut k) = (self.query(row), Vec::new());
         let keys: Vec<usize> = (0..row.sequence.seqlen_k).filter(|&key| self.sees(row, key)).collect();
         let score = |&key: &usize| {
-            let product: f64 = q.iter().zip(self.key(row, key)).map(|(q, k)| q * k).sum();
+            self.read(TensorRole::K, self.key_at(row, key), &mut k);
+            let product: f64 = q.iter().zip(&k).map(|(q, k)| q * k).sum();
             rounded(self.score(row, key, f64::from(self.problem.scale()) * product))
         };
         let scores = keys.iter().map(score).collect();

@@ -2,7 +2,7 @@
 //! where kernels round, and always one unit in the last place of its largest element, and what roundings of O and dS
 //! alone come to ([`GradientsOf::rounding`]).
 
-use super::{Errors, round, smallest_normal, unit_roundoff};
+use super::{Errors, held, smallest_normal, unit_roundoff};
 use crate::reference::{GradientsOf, gradient_start};
 use ferroflash::backward::gradient_name;
 use ferroflash::problem::{Extent, TensorRole};
@@ -99,7 +99,7 @@ impl GradientTolerance {
         let (mut plain_error, mut allowed) = ([0.0; 5], [0.0; 5]);
         for (i, (right, plain)) in reference.all().into_iter().zip(plain.all()).enumerate() {
             let pairs = plain.iter().map(|&plain| f64::from(plain)).zip(right.iter().copied());
-            plain_error[i] = Errors::of(pairs, |expected| round(dtype, expected)).max_error;
+            plain_error[i] = Errors::of(pairs, |expected| held(dtype, expected)).max_error;
             let finite = right.iter().filter(|right| right.is_finite());
             let largest = finite.fold(0.0, |most: f64, right| most.max(right.abs()));
             let floor = 2.0 * unit_roundoff(dtype) * largest.max(smallest_normal(dtype));
@@ -131,7 +131,7 @@ impl GradientTolerance {
                 got[i][start..start + width].iter().map(|&bits| widen(dtype, bits))
             });
             let pairs = elements.zip(reference.all()[i].iter().copied());
-            let errors = Errors::of(pairs, |expected| round(dtype, expected));
+            let errors = Errors::of(pairs, |expected| held(dtype, expected));
             let [batch, head, row] =
                 row_coordinates(backward, role).nth(errors.worst / width).unwrap_or_default();
             each.push(self.verdict(i, (name, [batch, head, row, errors.worst % width]), &errors));
@@ -155,7 +155,7 @@ impl GradientTolerance {
         let bias = backward.problem().bias_sizes().map(|[_, heads, rows, keys]| {
             let elements = got_bias.iter().map(|&bits| widen(dtype, bits));
             let errors =
-                Errors::of(elements.zip(reference.bias.iter().copied()), |expected| round(dtype, expected));
+                Errors::of(elements.zip(reference.bias.iter().copied()), |expected| held(dtype, expected));
             let (row, key) = (errors.worst / keys, errors.worst % keys);
             let worst = [row / rows / heads, row / rows % heads, row % rows, key];
             self.verdict(4, (name, worst), &errors)
