@@ -18,10 +18,14 @@ pub(super) use wrong_row::WrongRow;
 pub(super) const ROWS: usize = 6;
 /// Share of the squared error that a mistake must leave unexplained at most.
 const UNEXPLAINED: f64 = 0.15;
+/// A mistake that leaves no more than this many times what the nearest one leaves may be the right one as well.
+const AS_NEAR: f64 = 1.2;
 /// Every how many-th key a kernel may see or leave out.
 const STRIDES: [usize; 4] = [2, 3, 4, 8];
 /// Keys between two ends of a block that may be left out.
 const BLOCK_STEP: usize = 16;
+/// What changes no float64 sum of a row whose largest P is 1.
+const NO_WEIGHT: f64 = 1e-20;
 /// Products of Q and K for which a wrong row is compared with attention over other heads' keys, of 64 of them at least.
 const OTHERS_PRODUCTS: usize = 1 << 18;
 
@@ -49,6 +53,10 @@ pub(super) struct Suspect<'a> {
     values: Vec<([usize; 2], Vec<f64>)>,
     /// The rounding that even the right mistake leaves, squared and summed.
     noise: f64,
+    /// What a mistake may leave of the squared error to explain the output.
+    enough: f64,
+    /// What leaves more neither explains it nor comes as near as what does.
+    most: f64,
 }
 
 /// How near a mistake comes, and its free number.
@@ -98,7 +106,10 @@ impl<'a> Suspect<'a> {
             let wide = keys.flat_map(value).map(|&bits| widen(problem.dtype(), bits)).collect();
             values.push((place, wide));
         }
-        Suspect { oracle, rows, values, noise }
+        let error: f64 = rows.iter().map(|row| squares(&row.o, &row.expected)).sum();
+        let enough = (UNEXPLAINED * error).max(noise.min(0.5 * error));
+        let most = (2.0 * AS_NEAR * enough).max(noise);
+        Suspect { oracle, rows, values, noise, enough, most }
     }
 
     /// Keys that the rows see in all: what tells one mistake from another.
@@ -121,8 +132,6 @@ impl<'a> Suspect<'a> {
 
     /// The mistake that comes nearest, if it comes near enough.
     pub(super) fn explain(&self) -> Option<Explained> {
-        let error: f64 = self.rows.iter().map(|row| squares(&row.o, &row.expected)).sum();
-        let enough = (UNEXPLAINED * error).max(self.noise.min(0.5 * error));
         let mut found = vec![
             self.factor(),
             self.scale(),
@@ -142,28 +151,37 @@ impl<'a> Suspect<'a> {
         let best = (0..found.len()).reduce(nearer)?;
         let (squares, explained) = found.swap_remove(best);
         let is_as_near = |(other, by): &(f64, Explained)| {
-            by.fault != explained.fault && *other <= (1.2 * squares).max(0.3 * self.noise)
+            by.fault != explained.fault && *other <= (AS_NEAR * squares).max(0.3 * self.noise)
         };
         let is_doubtful = explained.is_doubtful || found.iter().any(is_as_near);
         let share = (self.noise / squares).clamp(0.25, 1.0);
-        (squares <= enough).then_some(Explained { share, is_doubtful, ..explained })
+        (squares <= self.enough).then_some(Explained { share, is_doubtful, ..explained })
     }
 
-    /// Adds up each row's nearest fit.
+    /// Adds up each row's nearest fit, as long as the sum may explain anything.
     fn each(&self, fit: impl Fn(&WrongRow) -> Fit) -> (f64, Vec<f64>) {
-        let fits: Vec<Fit> = self.rows.iter().map(fit).collect();
-        (fits.iter().map(|fit| fit.squares).sum(), fits.iter().map(|fit| fit.number).collect())
+        let (mut squares, mut numbers) = (0.0, Vec::new());
+        for row in &self.rows {
+            let fit = fit(row);
+            squares += fit.squares;
+            numbers.push(fit.number);
+            if squares > self.most {
+                return (f64::INFINITY, numbers);
+            }
+        }
+        (squares, numbers)
     }
 
     /// Σ p·v over keys in this order, told each sum behind its key; a fit of the sums over all of Σ p, or of those over what was added.
     fn nearest_sum(&self, row: &WrongRow, order: impl Iterator<Item = usize>) -> Fit {
         let total: f64 = row.p[..row.visible].iter().sum();
+        let values = self.values_of(row);
         let (mut sum, mut added, mut best) = (vec![0.0; row.o.len()], 0.0, Fit::NONE);
         for (count, key) in order.enumerate() {
-            self.add(row.at, row.p[key], key, &mut sum);
+            add(values, row.p[key], key, &mut sum);
             added += row.p[key];
             for divisor in [added, total] {
-                let squares = squares_within(&row.o, &sum, divisor, best.squares);
+                let squares = squares_within(&row.o, sum.iter().copied(), divisor, best.squares);
                 best = best.or(squares, (count + 1) as f64);
             }
         }
@@ -219,13 +237,14 @@ impl<'a> Suspect<'a> {
     /// One sum over some keys.
     fn over(&self, row: &WrongRow, takes: &dyn Fn(usize) -> bool) -> Fit {
         let total: f64 = row.p[..row.visible].iter().sum();
+        let values = self.values_of(row);
         let (mut sum, mut added) = (vec![0.0; row.o.len()], 0.0);
         for key in (0..row.visible).filter(|&key| takes(key)) {
-            self.add(row.at, row.p[key], key, &mut sum);
+            add(values, row.p[key], key, &mut sum);
             added += row.p[key];
         }
         [added, total].into_iter().fold(Fit::NONE, |best, divisor| {
-            best.or(squares_within(&row.o, &sum, divisor, f64::INFINITY), 0.0)
+            best.or(squares_within(&row.o, sum.iter().copied(), divisor, f64::INFINITY), 0.0)
         })
     }
 
@@ -247,13 +266,15 @@ impl<'a> Suspect<'a> {
     /// Keys behind the last that a row sees.
     fn hidden(&self) -> (f64, Explained) {
         let (squares, _) = self.each(|row| {
+            let values = self.values_of(row);
             let over = |weight: &dyn Fn(f64) -> f64| {
                 let (mut sum, mut added, mut best) = (vec![0.0; row.o.len()], 0.0, Fit::NONE);
                 for (key, p) in row.p.iter().map(|&p| weight(p)).enumerate() {
-                    self.add(row.at, p, key, &mut sum);
+                    add(values, p, key, &mut sum);
                     added += p;
                     if key >= row.visible {
-                        best = best.or(squares_within(&row.o, &sum, added, best.squares), key as f64);
+                        best = best
+                            .or(squares_within(&row.o, sum.iter().copied(), added, best.squares), key as f64);
                     }
                 }
                 best
@@ -269,11 +290,11 @@ impl<'a> Suspect<'a> {
     /// A block of keys in the middle.
     fn block(&self) -> (f64, Explained) {
         let (squares, firsts) = self.each(|row| {
-            let width = row.o.len();
+            let (width, values) = (row.o.len(), self.values_of(row));
             let (mut sums, mut added) = (vec![vec![0.0; width]], vec![0.0]);
             let (mut sum, mut p_sum) = (vec![0.0; width], 0.0);
             for key in 0..row.visible {
-                self.add(row.at, row.p[key], key, &mut sum);
+                add(values, row.p[key], key, &mut sum);
                 p_sum += row.p[key];
                 if (key + 1) % BLOCK_STEP == 0 {
                     sums.push(sum.clone());
@@ -283,10 +304,10 @@ impl<'a> Suspect<'a> {
             let mut best = Fit::NONE;
             for from in 1..sums.len() {
                 for to in from + 1..sums.len() {
-                    let left: Vec<f64> = (0..width).map(|d| sum[d] - sums[to][d] + sums[from][d]).collect();
                     for divisor in [p_sum - added[to] + added[from], p_sum] {
+                        let left = (0..width).map(|d| sum[d] - sums[to][d] + sums[from][d]);
                         best = best.or(
-                            squares_within(&row.o, &left, divisor, best.squares),
+                            squares_within(&row.o, left, divisor, best.squares),
                             (from * BLOCK_STEP) as f64,
                         );
                     }
@@ -301,13 +322,14 @@ impl<'a> Suspect<'a> {
     /// One key alone.
     fn single(&self) -> (f64, Explained) {
         let (squares, keys) = self.each(|row| {
-            let (mut sum, p_sum) = (vec![0.0; row.o.len()], row.p[..row.visible].iter().sum::<f64>());
-            (0..row.visible).for_each(|key| self.add(row.at, row.p[key], key, &mut sum));
+            let (width, values) = (row.o.len(), self.values_of(row));
+            let (mut sum, p_sum) = (vec![0.0; width], row.p[..row.visible].iter().sum::<f64>());
+            (0..row.visible).for_each(|key| add(values, row.p[key], key, &mut sum));
             (0..row.visible).fold(Fit::NONE, |best, key| {
-                let mut left = sum.clone();
-                self.add(row.at, -row.p[key], key, &mut left);
-                [p_sum - row.p[key], p_sum].into_iter().fold(best, |best, divisor| {
-                    best.or(squares_within(&row.o, &left, divisor, best.squares), key as f64)
+                let p = row.p[key];
+                [p_sum - p, p_sum].into_iter().fold(best, |best, divisor| {
+                    let left = (0..width).map(|d| sum[d] - p * values[key * width + d]);
+                    best.or(squares_within(&row.o, left, divisor, best.squares), key as f64)
                 })
             })
         });
@@ -316,7 +338,16 @@ impl<'a> Suspect<'a> {
 
     /// One softmax scale for all rows.
     fn scale(&self) -> (f64, Explained) {
-        let squares = |log: f64| -> f64 { self.rows.iter().map(|row| self.scaled(row, log.exp())).sum() };
+        let squares = |log: f64, most: f64| -> f64 {
+            let mut squares = 0.0;
+            for row in &self.rows {
+                squares += self.scaled(row, log.exp());
+                if squares > most {
+                    return f64::INFINITY;
+                }
+            }
+            squares
+        };
         let (log, squares) = least(&squares, -16.0, 16.0);
         let how = format!("{:.4} times the problem's", log.exp());
         // One number explains much of one or two rows, whatever is wrong.
@@ -326,15 +357,19 @@ impl<'a> Suspect<'a> {
 
     fn scaled(&self, row: &WrongRow, factor: f64) -> f64 {
         let scale = f64::from(self.oracle.problem.scale()) * factor;
-        let scores = &row.scores[..row.visible];
+        let (scores, values) = (&row.scores[..row.visible], self.values_of(row));
         let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let (mut sum, mut added) = (vec![0.0; row.o.len()], 0.0);
         for (key, score) in scores.iter().enumerate() {
             let p = (scale * (score - largest)).exp();
-            self.add(row.at, p, key, &mut sum);
+            // Under most scales most keys have hardly any weight.
+            if p <= NO_WEIGHT {
+                continue;
+            }
+            add(values, p, key, &mut sum);
             added += p;
         }
-        squares_within(&row.o, &sum, added, f64::INFINITY)
+        squares_within(&row.o, sum.into_iter(), added, f64::INFINITY)
     }
 
     /// The right O times a factor, one a row.
@@ -421,17 +456,14 @@ impl<'a> Suspect<'a> {
             sum.iter_mut().zip(v).for_each(|(sum, v)| *sum += p * v);
             added += p;
         }
-        squares_within(&row.o, &sum, added, f64::INFINITY)
+        squares_within(&row.o, sum.iter().copied(), added, f64::INFINITY)
     }
 
-    /// Adds a key's value, `p` times.
-    fn add(&self, [batch, head, _]: [usize; 3], p: f64, key: usize, sum: &mut [f64]) {
-        let place = [batch, head / self.oracle.problem.group() as usize];
+    /// V of a row's KV head, key by key.
+    fn values_of(&self, row: &WrongRow) -> &[f64] {
+        let place = [row.at[0], row.at[1] / self.oracle.problem.group() as usize];
         let of_head = self.values.iter().find(|(of, _)| *of == place);
-        let values = of_head.map_or(&[][..], |(_, values)| &values[key * sum.len()..][..sum.len()]);
-        for (sum, value) in sum.iter_mut().zip(values) {
-            *sum += p * value;
-        }
+        of_head.map_or(&[], |(_, values)| values)
     }
 
     /// Whether sums over just one half of each row's keys come as near as those over the best cut.
@@ -455,12 +487,18 @@ impl<'a> Suspect<'a> {
     }
 }
 
+/// Adds a key's value, `p` times.
+fn add(values: &[f64], p: f64, key: usize, sum: &mut [f64]) {
+    let value = &values[key * sum.len()..][..sum.len()];
+    sum.iter_mut().zip(value).for_each(|(sum, value)| *sum += p * value);
+}
+
 fn squares(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum()
 }
 
 /// Σ (o − sum / divisor)², or infinity as soon as it is over `most`.
-fn squares_within(o: &[f64], sum: &[f64], divisor: f64, most: f64) -> f64 {
+fn squares_within(o: &[f64], sum: impl Iterator<Item = f64>, divisor: f64, most: f64) -> f64 {
     let inverse = if divisor > 0.0 { 1.0 / divisor } else { 0.0 };
     let mut squares = 0.0;
     for (o, sum) in o.iter().zip(sum) {

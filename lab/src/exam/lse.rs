@@ -58,7 +58,8 @@ fn scale(oracle: &Oracle, rows: &[(WrongRow, f64)]) -> Option<f64> {
         let largest = scores.clone().fold(f64::NEG_INFINITY, f64::max);
         largest + scores.map(|score| (score - largest).exp()).sum::<f64>().ln()
     };
-    let squares = |log: f64| rows.iter().map(|(row, lse)| (of(row, log.exp()) - lse).powi(2)).sum::<f64>();
+    let squares =
+        |log: f64, _: f64| rows.iter().map(|(row, lse)| (of(row, log.exp()) - lse).powi(2)).sum::<f64>();
     let (log, left) = least(&squares, -0.7, 0.7);
     let factor = log.exp();
     // Where all scores are alike, a factor moves every row's LSE as far, and nearly explains whatever else does.
@@ -67,7 +68,10 @@ fn scale(oracle: &Oracle, rows: &[(WrongRow, f64)]) -> Option<f64> {
     let offsets: Vec<f64> = rows.iter().map(|(row, lse)| lse - of(row, 1.0)).collect();
     let mean = offsets.iter().sum::<f64>() / offsets.len() as f64;
     let is_offset = offsets.iter().map(|offset| (offset - mean).powi(2)).sum::<f64>() < 0.01 * left;
-    let is_found = left < 0.01 * squares(0.0) && log.abs() > 5e-4 && rows.iter().all(is_near) && !is_offset;
+    let is_found = left < 0.01 * squares(0.0, f64::INFINITY)
+        && log.abs() > 5e-4
+        && rows.iter().all(is_near)
+        && !is_offset;
     is_found.then_some(factor)
 }
 
@@ -86,18 +90,23 @@ fn leaves_out_small(oracle: &Oracle, row: &WrongRow, lse: f64) -> bool {
     })
 }
 
-/// Where a function of one number is least: a coarse look, then golden section.
-pub(super) fn least(of: &dyn Fn(f64) -> f64, from: f64, to: f64) -> (f64, f64) {
+/// Where a function of one number is least: a coarse look, then golden section. The function is told what it need not add up beyond, and
+/// gives infinity there.
+pub(super) fn least(of: &dyn Fn(f64, f64) -> f64, from: f64, to: f64) -> (f64, f64) {
     let steps = (5.0 * (to - from)).max(70.0) as usize;
     let step = (to - from) / steps as f64;
-    let looked = (0..=steps).map(|at| from + step * at as f64).map(|x| (x, of(x)));
-    let (middle, _) = looked.fold((0.0, f64::INFINITY), |best, x| if x.1 < best.1 { x } else { best });
+    let looked = (0..=steps).map(|at| from + step * at as f64);
+    let (middle, _) = looked.fold((0.0, f64::INFINITY), |best, x| {
+        let value = of(x, best.1);
+        if value < best.1 { (x, value) } else { best }
+    });
     let (mut a, mut b) = (middle - step, middle + step);
     let golden = (5.0_f64.sqrt() - 1.0) / 2.0;
     for _ in 0..28 {
         let (c, d) = (b - golden * (b - a), a + golden * (b - a));
-        if of(c) < of(d) { b = d } else { a = c }
+        let of_c = of(c, f64::INFINITY);
+        if of_c < of(d, of_c) { b = d } else { a = c }
     }
     let x = (a + b) / 2.0;
-    (x, of(x))
+    (x, of(x, f64::INFINITY))
 }
