@@ -104,9 +104,20 @@ fn ask_each(
 
 /// Batches of which the next one asked about is always that which has most for what it costs.
 struct Drawn {
-    batches: Vec<(RaggedSketch, Traits)>,
-    /// How many batches were asked about that had a trait.
-    asked: BTreeMap<Trait, u32>,
+    batches: Vec<Batch>,
+    /// The number of each trait.
+    numbers: BTreeMap<Trait, usize>,
+    /// How many batches were asked about that had a trait, by its number.
+    asked: Vec<u32>,
+}
+
+/// A batch that may be asked about.
+struct Batch {
+    sketch: RaggedSketch,
+    has: Traits,
+    /// Of its traits those that too few had, by their numbers, and how many are to have each.
+    lacking: Vec<(usize, u32)>,
+    cost: f64,
 }
 
 impl Drawn {
@@ -145,25 +156,38 @@ impl Drawn {
             }
             (sketch, has)
         };
-        let batches = sketches.into_par_iter().map(of_sketch).collect();
-        Ok(Drawn { batches, asked: BTreeMap::new() })
+        let with_traits: Vec<(RaggedSketch, Traits)> = sketches.into_par_iter().map(of_sketch).collect();
+        let mut numbers = BTreeMap::new();
+        let batches = with_traits.into_iter().map(|(sketch, has)| {
+            let mut numbered = |(one, times): (&Trait, &u32)| {
+                let next = numbers.len();
+                (*numbers.entry(one.clone()).or_insert(next), *times)
+            };
+            let lacking = has.iter().map(&mut numbered).collect();
+            let cost = COST_OF_ANY + f64::from(sketch.cost());
+            Batch { sketch, has, lacking, cost }
+        });
+        let batches = batches.collect();
+        Ok(Drawn { batches, asked: vec![0; numbers.len()], numbers })
     }
 
     /// The next batch to ask about with its traits, as long as one has a trait that too few had.
     fn next(&mut self) -> Option<(RaggedSketch, Traits)> {
-        let worth = |(sketch, has): &(RaggedSketch, Traits)| {
-            let lacks =
-                |(one, times): &(&Trait, &u32)| self.asked.get(one).is_none_or(|asked| asked < *times);
-            let lacking = has.iter().filter(lacks).count() as f64;
-            lacking / (COST_OF_ANY + f64::from(sketch.cost()))
+        let worth = |batch: &mut Batch| {
+            // What enough batches had stays so.
+            batch.lacking.retain(|&(one, times)| self.asked[one] < times);
+            batch.lacking.len() as f64 / batch.cost
         };
-        let all = self.batches.iter().map(worth).enumerate();
+        let all = self.batches.iter_mut().map(worth).enumerate();
         let (at, worth) = all.max_by(|(_, one), (_, other)| one.total_cmp(other))?;
-        (worth > 0.0).then(|| self.batches.swap_remove(at))
+        (worth > 0.0).then(|| {
+            let Batch { sketch, has, .. } = self.batches.swap_remove(at);
+            (sketch, has)
+        })
     }
 
     fn count(&mut self, has: &Traits) {
-        has.keys().for_each(|one| *self.asked.entry(one.clone()).or_default() += 1);
+        has.keys().for_each(|one| self.asked[self.numbers[one]] += 1);
     }
 }
 
@@ -202,6 +226,7 @@ mod tests {
     use ferroflash::module::kernels_of_table;
     use ferroflash::problem::{KeySequences, Mask, Operand, Score, Sizes, TensorRole};
     use kernels_gpu::row::ScoreKind;
+    use std::cell::OnceCell;
 
     /// Computes another problem than it is asked, in float64.
     struct Mistaken(Mistake);
@@ -366,8 +391,13 @@ mod tests {
 
     type IsWrong = fn(&Problem, &RowAt) -> bool;
 
-    /// What a kernel gives whose scale is another where a row is wrong; `None` where none is.
-    fn with_wrong_rows(case: &RaggedCase, right: &Output, is_wrong: IsWrong) -> Option<Output> {
+    /// What a kernel gives that is right but for some rows, which are those of another output; `None` where none is wrong.
+    fn with_wrong_rows<'a>(
+        case: &RaggedCase,
+        right: &Output,
+        wrong: impl FnOnce() -> &'a Output,
+        is_wrong: IsWrong,
+    ) -> Option<Output> {
         let (problem, tensors) = (&case.problem, case.tensors());
         let starts = |operand| match tensors.operand(operand) {
             Some(HostOperand::U32(starts)) => Some(starts.to_vec()),
@@ -395,8 +425,7 @@ mod tests {
         if rows.is_empty() {
             return None;
         }
-        let wrong = computed(&rescaled(*problem), &tensors);
-        let mut given = right.clone();
+        let (wrong, mut given) = (wrong(), right.clone());
         for at in rows {
             let start = row_start(problem, TensorRole::O, at);
             let row = start..start + problem.head_dim_v() as usize;
@@ -416,8 +445,10 @@ mod tests {
         let mut left = mistakes.to_vec();
         let ask = |case: &RaggedCase| {
             let right = computed(&case.problem, &case.tensors());
+            let wrong = OnceCell::new();
+            let rescaled = || wrong.get_or_init(|| computed(&rescaled(case.problem), &case.tensors()));
             left.retain(|(_, is_wrong)| {
-                let given = with_wrong_rows(case, &right, *is_wrong);
+                let given = with_wrong_rows(case, &right, rescaled, *is_wrong);
                 given.is_none_or(|given| case.judge(&given).expect("as long as the right one").passed)
             });
             Ok(None)
