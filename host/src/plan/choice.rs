@@ -6,7 +6,7 @@ use super::reason::{Estimate, Trace};
 use super::splitting::Splitting;
 use super::tensors::obstacle;
 use super::tiling::{Posed, Tiling};
-use super::work::{Fill, Merge, Work};
+use super::work::{Fill, Filled, Merge, Work};
 use super::{COUNTERS_MAX, Combine, PlanOptions, Splits, limit};
 use crate::device::DeviceInfo;
 use crate::error::Error;
@@ -79,6 +79,7 @@ impl Choosing<'_> {
             let whole = of_problem.of_kernel(problem, row, &tiling, candidate.resident_ctas);
             let filled = fills.map(|fill| whole.filled(fill));
             let copied = filled.each_ref().map(Place::of_copied);
+            let streamed = filled.each_ref().map(Filled::streamed);
             let (tiles, key_blocks) = (tiling.possible_tiles(problem), tiling.key_blocks);
             // Each slice of a tile is merged by itself.
             let several = self.merges(tiles.saturating_mul(geometry::value_groups(row).into()));
@@ -98,9 +99,11 @@ impl Choosing<'_> {
                 let mut exact = 0;
                 'merges: for &merge in merges {
                     let (merge_us, curves) = (costs.merged_us(&work, merge), candidate.curves.of(merge));
-                    let of_launch = curves.of_launch(rounds, page);
-                    let logarithm =
-                        |fill: usize| Curves::limited(of_launch + curves.of_tensors(copied[fill], l2[fill]));
+                    let (of_launch, of_stream) = (curves.of_launch(rounds, page), curves.of_stream(rounds));
+                    let logarithm = |fill: usize| {
+                        let of_tensors = curves.of_tensors(copied[fill], l2[fill]);
+                        Curves::limited(of_launch + of_tensors + streamed[fill] * of_stream)
+                    };
                     let logarithm = (0..N).map(logarithm).sum::<f64>() / N as f64;
                     let product = loop {
                         let product = kernel_us.iter().fold(1.0, |product, us| product * (us + merge_us));

@@ -1,4 +1,4 @@
-//! What the cost model leaves unsaid of a kernel: by how much its times are longer, as curves over four counts that tell launches apart.
+//! What the cost model leaves unsaid of a kernel: by how much its times are longer, as curves over counts that tell launches apart.
 
 use super::numbers::within;
 use super::work::{Filled, Merge, Work};
@@ -29,22 +29,28 @@ pub struct Curves {
     /// By the keys of a page, where there are pages.
     #[serde(default, skip_serializing_if = "is_flat")]
     pub page: [f64; PAGE.len()],
+    /// By rounds of CTAs, where keys and values come from memory and each is copied once ([`Filled::streamed`]): how many CTAs it takes to
+    /// have all of the bandwidth is another matter than how long they compute.
+    #[serde(default, skip_serializing_if = "is_flat")]
+    pub streamed: [f64; ROUNDS.len()],
 }
 
 /// Whether a curve says nothing.
-fn is_flat(values: &[f64; PAGE.len()]) -> bool {
-    *values == [0.0; PAGE.len()]
+fn is_flat<const N: usize>(values: &[f64; N]) -> bool {
+    *values == [0.0; N]
 }
 
 impl Curves {
-    /// Values of all four.
-    pub const VALUES: usize = ROUNDS.len() + COPIED.len() + L2.len() + PAGE.len();
+    /// Values of all of them.
+    pub const VALUES: usize = 2 * ROUNDS.len() + COPIED.len() + L2.len() + PAGE.len();
 
     /// The factor of a time.
     pub fn factor(&self, work: &Work) -> f64 {
         let (copied, l2) = (Place::of_copied(&work.filled), Place::of_l2(work.filled.l2_share));
-        let of_launch = self.of_launch(Place::of_rounds(work), Place::of_page(work));
-        Curves::limited(of_launch + self.of_tensors(copied, l2)).exp()
+        let rounds = Place::of_rounds(work);
+        let of_launch = self.of_launch(rounds, Place::of_page(work));
+        let of_stream = work.filled.streamed() * self.of_stream(rounds);
+        Curves::limited(of_launch + self.of_tensors(copied, l2) + of_stream).exp()
     }
 
     /// As much of a factor's logarithm as curves may say.
@@ -57,6 +63,11 @@ impl Curves {
         rounds.on(&self.rounds) + page.map_or(0.0, |page| page.on(&self.page))
     }
 
+    /// The part of a launch that memory bounds.
+    pub(super) fn of_stream(&self, rounds: Place) -> f64 {
+        rounds.on(&self.streamed)
+    }
+
     /// The part that follows from what is copied and from the share of L2, which splits do not change.
     pub(super) fn of_tensors(&self, copied: Place, l2: Place) -> f64 {
         copied.on(&self.copied) + l2.on(&self.l2)
@@ -65,28 +76,30 @@ impl Curves {
     /// How much each value counts in the logarithm of [`Curves::factor`], in the order of [`Curves::from_slice`].
     pub fn weights(work: &Work) -> [f64; Curves::VALUES] {
         let (copied, l2) = (Place::of_copied(&work.filled), Place::of_l2(work.filled.l2_share));
+        let (rounds, page) = (Place::of_rounds(work), Place::of_page(work));
         let curves = [
-            (ROUNDS.len(), Some(Place::of_rounds(work))),
-            (COPIED.len(), Some(copied)),
-            (L2.len(), Some(l2)),
-            (PAGE.len(), Place::of_page(work)),
+            (ROUNDS.len(), 1.0, Some(rounds)),
+            (COPIED.len(), 1.0, Some(copied)),
+            (L2.len(), 1.0, Some(l2)),
+            (PAGE.len(), 1.0, page),
+            (ROUNDS.len(), work.filled.streamed(), Some(rounds)),
         ];
         let (mut weights, mut start) = ([0.0; Curves::VALUES], 0);
-        for (length, place) in curves {
+        for (length, weight, place) in curves {
             if let Some(Place { behind, share }) = place {
-                weights[start + behind] = 1.0 - share;
-                weights[start + behind + 1] = share;
+                weights[start + behind] = weight * (1.0 - share);
+                weights[start + behind + 1] = weight * share;
             }
             start += length;
         }
         weights
     }
 
-    /// Curves of these values: those by rounds, by what is copied, by L2, by pages; those that are missing are 0.
+    /// Curves of these values, in the order of their fields; those that are missing are 0.
     pub fn from_slice(values: &[f64]) -> Curves {
         let mut curves = Curves::default();
-        let places =
-            curves.rounds.iter_mut().chain(&mut curves.copied).chain(&mut curves.l2).chain(&mut curves.page);
+        let Curves { rounds, copied, l2, page, streamed } = &mut curves;
+        let places = rounds.iter_mut().chain(copied).chain(l2).chain(page).chain(streamed);
         places.zip(values).for_each(|(place, &value)| *place = value);
         curves
     }
@@ -186,8 +199,8 @@ mod tests {
         let values: Vec<f64> = (0..Curves::VALUES).map(|i| i as f64 / 1024.0).collect();
         let curves = Curves::from_slice(&values);
         assert_eq!(
-            (curves.rounds[1], curves.copied[0], curves.l2[11], curves.page[4]),
-            (1.0 / 1024.0, 12.0 / 1024.0, 36.0 / 1024.0, 41.0 / 1024.0)
+            (curves.rounds[1], curves.copied[0], curves.l2[11], curves.page[4], curves.streamed[11]),
+            (1.0 / 1024.0, 12.0 / 1024.0, 36.0 / 1024.0, 41.0 / 1024.0, 53.0 / 1024.0)
         );
         assert_eq!(Curves::from_slice(&[]), Curves::default());
     }
