@@ -6,6 +6,7 @@
 
 mod attention;
 mod honest;
+mod in_blocks;
 mod keys;
 mod planted;
 mod stand_in;
@@ -20,12 +21,13 @@ pub use when::When;
 use crate::exam::question::{Code, Literals, draw};
 use crate::exam::{Exam, Oracles, Question, Refusal};
 use crate::inputs::Kind;
-use attention::{honest, wrong};
+use attention::wrong;
 use check::reference::{row_coordinates, row_start};
 use check::verification::Oracle;
 use ferroflash::attention::Output;
 use ferroflash::rounding::{narrow, widen};
 use ferroflash::{Dtype, Row, Schedule, TensorRole};
+use in_blocks::honest;
 use kernels_gpu::row::Accumulation;
 use kernels_gpu::table::VARIANTS;
 use rayon::prelude::*;

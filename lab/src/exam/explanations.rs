@@ -3,6 +3,7 @@
 //! A row's O is Σ p·v / Σ p over the keys it sees. Leaving out keys, another scale, another head's keys or a factor each give other
 //! sums with one free number at most, against the head_dim numbers of each wrong row: what fits them to rounding is the mistake.
 
+mod fit;
 mod wrong_row;
 
 use super::Fault;
@@ -12,6 +13,7 @@ use check::verification::Oracle;
 use ferroflash::TensorRole;
 use ferroflash::attention::Output;
 use ferroflash::rounding::widen;
+use fit::{Fit, add, squares, squares_within};
 pub(super) use wrong_row::WrongRow;
 
 /// Wrong rows that are looked at: the worst, and as many from all over.
@@ -57,21 +59,6 @@ pub(super) struct Suspect<'a> {
     enough: f64,
     /// What leaves more neither explains it nor comes as near as what does.
     most: f64,
-}
-
-/// How near a mistake comes, and its free number.
-#[derive(Clone, Copy)]
-struct Fit {
-    squares: f64,
-    number: f64,
-}
-
-impl Fit {
-    const NONE: Fit = Fit { squares: f64::INFINITY, number: 0.0 };
-
-    fn or(self, squares: f64, number: f64) -> Fit {
-        if squares < self.squares { Fit { squares, number } } else { self }
-    }
 }
 
 impl<'a> Suspect<'a> {
@@ -485,28 +472,4 @@ impl<'a> Suspect<'a> {
         let is_whole = |half: usize| half.is_multiple_of(BLOCK_STEP);
         alike && (visible < BLOCK_STEP || is_whole(visible / 2) || is_whole(visible.div_ceil(2)))
     }
-}
-
-/// Adds a key's value, `p` times.
-fn add(values: &[f64], p: f64, key: usize, sum: &mut [f64]) {
-    let value = &values[key * sum.len()..][..sum.len()];
-    sum.iter_mut().zip(value).for_each(|(sum, value)| *sum += p * value);
-}
-
-fn squares(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum()
-}
-
-/// Σ (o − sum / divisor)², or infinity as soon as it is over `most`.
-fn squares_within(o: &[f64], sum: impl Iterator<Item = f64>, divisor: f64, most: f64) -> f64 {
-    let inverse = if divisor > 0.0 { 1.0 / divisor } else { 0.0 };
-    let mut squares = 0.0;
-    for (o, sum) in o.iter().zip(sum) {
-        squares += (o - sum * inverse).powi(2);
-        // NaN is never nearer.
-        if squares.is_nan() || squares > most {
-            return f64::INFINITY;
-        }
-    }
-    squares
 }
