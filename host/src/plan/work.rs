@@ -94,7 +94,7 @@ pub struct Filled {
 impl Filled {
     /// How far memory bounds the launch, from 0 to 1: 1 where L2 keeps nothing between launches and one CTA copies each key, 0 where L2
     /// keeps all or two copy each.
-    pub(super) fn streamed(&self) -> f64 {
+    pub fn streamed(&self) -> f64 {
         let (beyond, copies) = ((self.l2_share - 0.7) / 0.3, self.copied_mb / greater(self.kv_mb, 1e-9));
         within(beyond, 0.0, 1.0) * within(2.0 - copies, 0.0, 1.0)
     }
