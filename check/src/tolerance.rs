@@ -167,7 +167,7 @@ impl Tolerance {
         self.judge_each(problem, reference, (o.len(), &|at| o[at]), lse)
     }
 
-    /// Judges so many elements of O, told by their index.
+    /// As [`Tolerance::judge_values`], where the caller gives the length of O and a function from an index to the element there.
     fn judge_each(
         &self,
         problem: &Problem,

@@ -39,7 +39,7 @@ fn widen_f16(bits: u16) -> f64 {
     f64::from_bits(sign | widened)
 }
 
-/// As `f16::from_f32`, which asks at each number what the processor can and calls what stays a call.
+/// As `f16::from_f32`, which asks for each number what the processor can do, and is not inlined.
 #[inline]
 fn narrow_f16(value: f32) -> u16 {
     /// Bits of the least normal number of f16, of half a step beyond its largest, and of infinity.

@@ -4,9 +4,8 @@
 use crate::counters::Counters;
 use crate::fixed;
 use crate::module::Module;
-use std::fmt;
-
 use crate::op::{Callee, NO_PREDICATE, Op, Pc, Program};
+use std::fmt;
 
 /// Of a condition, whether it held in a lane, and whether it did not in one.
 const HELD: u8 = 1;

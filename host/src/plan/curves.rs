@@ -63,7 +63,7 @@ impl Curves {
         rounds.on(&self.rounds) + page.map_or(0.0, |page| page.on(&self.page))
     }
 
-    /// The part of a launch that memory bounds.
+    /// The part that counts as far as memory bounds the launch ([`Filled::streamed`]).
     pub(super) fn of_stream(&self, rounds: Place) -> f64 {
         rounds.on(&self.streamed)
     }

@@ -91,11 +91,17 @@ pub struct Filled {
     pub l2_share: f64,
 }
 
+/// Shares of L2 between which a launch comes to read all from memory: a place on a scale, as the knots of curves are, whose values are fitted.
+const STREAMED_FROM: f64 = 0.7;
+/// See [`STREAMED_FROM`].
+const STREAMED_BEYOND: f64 = 1.0;
+
 impl Filled {
     /// How far memory bounds the launch, from 0 to 1: 1 where L2 keeps nothing between launches and one CTA copies each key, 0 where L2
     /// keeps all or two copy each.
     pub fn streamed(&self) -> f64 {
-        let (beyond, copies) = ((self.l2_share - 0.7) / 0.3, self.copied_mb / greater(self.kv_mb, 1e-9));
+        let beyond = (self.l2_share - STREAMED_FROM) / (STREAMED_BEYOND - STREAMED_FROM);
+        let copies = self.copied_mb / greater(self.kv_mb, 1e-9);
         within(beyond, 0.0, 1.0) * within(2.0 - copies, 0.0, 1.0)
     }
 }

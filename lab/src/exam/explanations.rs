@@ -15,6 +15,7 @@ use ferroflash::attention::Output;
 use ferroflash::rounding::widen;
 use fit::{Fit, add, squares, squares_within};
 pub(super) use wrong_row::WrongRow;
+use wrong_row::elements;
 
 /// Wrong rows that are looked at: the worst, and as many from all over.
 pub(super) const ROWS: usize = 6;
@@ -85,13 +86,9 @@ impl<'a> Suspect<'a> {
             if values.iter().any(|(of, _)| *of == place) {
                 continue;
             }
-            let value = |key: usize| {
-                let start = row_start(problem, TensorRole::V, [place[0], place[1], key]);
-                &oracle.qkv[TensorRole::V as usize][start..start + head_dim]
-            };
+            let value = |key: usize| elements(oracle, TensorRole::V, [place[0], place[1], key]);
             let keys = 0..problem.sizes().seqlen_k as usize;
-            let wide = keys.flat_map(value).map(|&bits| widen(problem.dtype(), bits)).collect();
-            values.push((place, wide));
+            values.push((place, keys.flat_map(value).collect()));
         }
         let error: f64 = rows.iter().map(|row| squares(&row.o, &row.expected)).sum();
         let enough = (UNEXPLAINED * error).max(noise.min(0.5 * error));
@@ -421,14 +418,9 @@ impl<'a> Suspect<'a> {
 
     /// Attention over a KV head's keys, each element as `seen`.
     fn of_head(&self, row: &WrongRow, [batch, head]: [usize; 2], seen: impl Fn(f64) -> f64) -> f64 {
-        let Oracle { problem, qkv, .. } = self.oracle;
-        let head_dim = row.o.len();
-        let elements = |role: TensorRole, at: [usize; 3]| {
-            let start = row_start(problem, role, at);
-            qkv[role as usize][start..start + head_dim].iter().map(|&bits| seen(widen(problem.dtype(), bits)))
-        };
+        let elements = |role: TensorRole, at: [usize; 3]| elements(self.oracle, role, at).map(&seen);
         let q: Vec<f64> = elements(TensorRole::Q, row.at).collect();
-        let scale = f64::from(problem.scale());
+        let scale = f64::from(self.oracle.problem.scale());
         let scores: Vec<f64> = (0..row.visible)
             .map(|key| {
                 let k = elements(TensorRole::K, [batch, head, key]);
@@ -436,7 +428,7 @@ impl<'a> Suspect<'a> {
             })
             .collect();
         let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let (mut sum, mut added) = (vec![0.0; head_dim], 0.0);
+        let (mut sum, mut added) = (vec![0.0; row.o.len()], 0.0);
         for (key, score) in scores.iter().enumerate() {
             let p = (score - largest).exp();
             let v = elements(TensorRole::V, [batch, head, key]);

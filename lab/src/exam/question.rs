@@ -501,7 +501,7 @@ mod tests {
 
     #[test]
     fn every_draw_covers_the_domain_and_no_two_are_alike() {
-        for row in VARIANTS.iter().map(|variant| variant.row).step_by(7) {
+        for (at, row) in VARIANTS.iter().map(|variant| variant.row).step_by(7).enumerate() {
             let drawn = |seed| draw(&row, 1, &[Kind::Outliers], &Code::unknown(), seed);
             let mut next = drawn(0);
             for seed in 0..20 {
@@ -513,8 +513,8 @@ mod tests {
                 for question in &questions {
                     let problem = question.problem().expect("a problem");
                     let kind = question.kinds.first().copied().unwrap_or(Kind::Random);
-                    // Those of long ones take most of a minute to make, and are made by the same lines.
-                    if seed == 0 && problem.q_len().max(problem.k_len()) < 1 << 20 {
+                    // Of one row those of long problems too, which take seconds to make.
+                    if seed == 0 && (at == 0 || problem.q_len().max(problem.k_len()) < 1 << 20) {
                         let inputs = question.inputs(&problem, kind, seed, None).expect("inputs");
                         assert_eq!(inputs.qkv[0].len(), problem.q_len());
                     }

@@ -45,7 +45,7 @@ pub(super) fn compare(
 }
 
 /// The kernel that the project's own tree makes of a row, compiled once a session.
-pub(super) fn unpatched(row: &Row, context: &Context) -> Result<KernelRef> {
+fn unpatched(row: &Row, context: &Context) -> Result<KernelRef> {
     let name = format!("unpatched-{}", row.entry_name());
     let out = context.ptx_folder(&name);
     if !context.tree.has_compiled(row, &out) {

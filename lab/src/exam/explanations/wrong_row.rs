@@ -19,18 +19,14 @@ pub(in crate::exam) struct WrongRow {
 
 impl WrongRow {
     pub(in crate::exam) fn new(oracle: &Oracle, row: usize, o: &dyn Fn(usize) -> f64) -> WrongRow {
-        let Oracle { problem, qkv, seqlens_k, reference, .. } = oracle;
+        let Oracle { problem, seqlens_k, reference, .. } = oracle;
         let at = row_coordinates(problem, row);
         let head_dim = problem.sizes().head_dim as usize;
         let length = keys(problem, seqlens_k.as_deref(), at[0]);
         let visible = visible_keys(problem, length, at[2]);
-        let elements = |role: TensorRole, at: [usize; 3]| {
-            let start = row_start(problem, role, at);
-            qkv[role as usize][start..start + head_dim].iter().map(|&bits| widen(problem.dtype(), bits))
-        };
-        let q: Vec<f64> = elements(TensorRole::Q, at).collect();
+        let q: Vec<f64> = elements(oracle, TensorRole::Q, at).collect();
         let score = |key: usize| -> f64 {
-            let k = elements(TensorRole::K, [at[0], at[1] / problem.group() as usize, key]);
+            let k = elements(oracle, TensorRole::K, [at[0], at[1] / problem.group() as usize, key]);
             q.iter().zip(k).map(|(q, k)| q * k).sum()
         };
         let scores: Vec<f64> = (0..problem.sizes().seqlen_k as usize).map(score).collect();
@@ -48,4 +44,12 @@ impl WrongRow {
             expected: reference.o[start..start + head_dim].to_vec(),
         }
     }
+}
+
+/// The elements of a row of Q, K or V.
+pub(super) fn elements(oracle: &Oracle, role: TensorRole, at: [usize; 3]) -> impl Iterator<Item = f64> {
+    let Oracle { problem, qkv, .. } = oracle;
+    let (dtype, start) = (problem.dtype(), row_start(problem, role, at));
+    let bits = &qkv[role as usize][start..start + problem.sizes().head_dim as usize];
+    bits.iter().map(move |&bits| widen(dtype, bits))
 }
