@@ -106,3 +106,35 @@ pub struct Resources {
     /// Bytes of static shared memory.
     pub static_smem: u32,
 }
+
+/// What ptxas made of this crate's kernels when they were last compiled with it: a [`PtxasRecord`], which `cargo xtask check-ptx --record`
+/// writes.
+pub const PTXAS_RECORD: &str = include_str!("../ptxas.json");
+
+/// The registers of kernels that ptxas accepted without a warning, a spill or a stack frame.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PtxasRecord {
+    /// The version of the ptxas that said so.
+    pub ptxas: String,
+    /// By entry.
+    pub kernels: BTreeMap<String, RecordedKernel>,
+}
+
+/// One of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RecordedKernel {
+    /// The start of [`Kernel::sha256`].
+    pub sha256: String,
+    /// The registers of a thread by architecture.
+    pub registers: BTreeMap<String, u32>,
+}
+
+impl RecordedKernel {
+    /// As a manifest has it.
+    pub fn resources(&self) -> BTreeMap<String, Resources> {
+        let of_arch = |(arch, &registers): (&String, &u32)| {
+            (arch.clone(), Resources { registers, ..Resources::default() })
+        };
+        self.registers.iter().map(of_arch).collect()
+    }
+}

@@ -4,46 +4,51 @@
 use crate::manifest_file::write_whole;
 use crate::workspace;
 use anyhow::Context;
-use kernels_gpu::manifest::Resources;
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use kernels_gpu::manifest::{Kernel, PtxasRecord, RecordedKernel, Resources};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Characters of a kernel's SHA-256 that are kept.
 const DIGITS: usize = 24;
 
-/// Resources by kernel and architecture.
-#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Record {
-    /// The version of the ptxas that said so.
-    ptxas: String,
-    kernels: BTreeMap<String, Entry>,
-}
-
-#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Entry {
-    /// Of the kernel's PTX.
-    sha256: String,
-    /// The registers of a thread by architecture. A kernel of which ptxas reports anything else is not kept.
-    registers: BTreeMap<String, u32>,
-}
+/// What the file holds.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Record(PtxasRecord);
 
 impl Record {
+    /// The project's record, whichever ptxas it is of; an empty one where there is none.
+    ///
+    /// # Errors
+    /// Where there is a file that is no record.
+    pub(crate) fn of_project() -> anyhow::Result<Record> {
+        let path = path();
+        let Ok(text) = std::fs::read_to_string(&path) else { return Ok(Record::default()) };
+        serde_json::from_str(&text).map(Record).with_context(|| workspace::shown(&path))
+    }
+
     /// The project's record, where that is of this ptxas; an empty one otherwise.
     ///
     /// # Errors
     /// Where there is a file that is no record.
     pub(crate) fn read(ptxas: &str) -> anyhow::Result<Record> {
-        let path = path();
-        let empty = Record { ptxas: ptxas.to_owned(), ..Record::default() };
-        let Ok(text) = std::fs::read_to_string(&path) else { return Ok(empty) };
-        let record: Record = serde_json::from_str(&text).with_context(|| workspace::shown(&path))?;
-        Ok(if record.ptxas == ptxas { record } else { empty })
+        let record = Record::of_project()?;
+        let empty = Record(PtxasRecord { ptxas: ptxas.to_owned(), ..PtxasRecord::default() });
+        Ok(if record.0.ptxas == ptxas { record } else { empty })
+    }
+
+    /// Tells the manifest what is known of kernels of which it says nothing: plans then know how many CTAs of them an SM holds, without a
+    /// ptxas.
+    pub(crate) fn tell<R>(&self, kernels: &mut [Kernel<R>]) {
+        for kernel in kernels.iter_mut().filter(|kernel| kernel.resources.is_empty()) {
+            let known =
+                self.0.kernels.get(&kernel.entry).filter(|known| known.sha256 == digits(&kernel.sha256));
+            kernel.resources = known.map(RecordedKernel::resources).unwrap_or_default();
+        }
     }
 
     /// What is known of a kernel whose PTX has this SHA-256.
     pub(crate) fn find(&self, entry: &str, sha256: &str, arch: &str) -> Option<Resources> {
-        let known = self.kernels.get(entry).filter(|known| known.sha256 == digits(sha256))?;
+        let known = self.0.kernels.get(entry).filter(|known| known.sha256 == digits(sha256))?;
         known.registers.get(arch).map(|&registers| Resources { registers, ..Resources::default() })
     }
 
@@ -52,16 +57,16 @@ impl Record {
         if *resources != (Resources { registers: resources.registers, ..Resources::default() }) {
             return;
         }
-        let kept = self.kernels.entry(entry.to_owned()).or_default();
+        let kept = self.0.kernels.entry(entry.to_owned()).or_default();
         if kept.sha256 != digits(sha256) {
-            *kept = Entry { sha256: digits(sha256).to_owned(), registers: BTreeMap::new() };
+            *kept = RecordedKernel { sha256: digits(sha256).to_owned(), ..RecordedKernel::default() };
         }
         kept.registers.insert(arch.to_owned(), resources.registers);
     }
 
     /// Forgets all kernels but these.
     pub(crate) fn retain(&mut self, entries: &BTreeSet<&str>) {
-        self.kernels.retain(|entry, _| entries.contains(entry.as_str()));
+        self.0.kernels.retain(|entry, _| entries.contains(entry.as_str()));
     }
 
     /// Writes the project's record, a line a kernel.
@@ -70,13 +75,14 @@ impl Record {
     /// What writing reports.
     pub(crate) fn write(&self) -> anyhow::Result<()> {
         let lines: Vec<String> = self
+            .0
             .kernels
             .iter()
             .map(|(entry, known)| {
                 Ok(format!("{}:{}", serde_json::to_string(entry)?, serde_json::to_string(known)?))
             })
             .collect::<serde_json::Result<_>>()?;
-        let ptxas = serde_json::to_string(&self.ptxas)?;
+        let ptxas = serde_json::to_string(&self.0.ptxas)?;
         let text = format!("{{\"ptxas\":{ptxas},\"kernels\":{{\n{}\n}}}}\n", lines.join(",\n"));
         Ok(write_whole(&path(), text.as_bytes())?)
     }
@@ -93,10 +99,12 @@ fn path() -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest_file;
+    use kernels_gpu::table::VARIANTS;
 
     #[test]
     fn only_the_same_ptx_on_the_same_architecture_is_known() {
-        let mut record = Record { ptxas: "13.0".into(), ..Record::default() };
+        let mut record = Record::default();
         let sha = |digit: char| digit.to_string().repeat(64);
         let plain = Resources { registers: 168, ..Resources::default() };
         record.keep("fwd", &sha('a'), "sm_80", &plain);
@@ -106,6 +114,17 @@ mod tests {
         assert_eq!(record.find("fwd", &sha('b'), "sm_80"), None);
         assert_eq!(record.find("fwd", &sha('a'), "sm_89"), None);
         assert_eq!(record.find("bwd", &sha('a'), "sm_80"), None);
+        // A manifest is told of kernels that are the same, and where no ptxas has seen them.
+        let row = VARIANTS[0].row;
+        let kernel = |sha256| Kernel { sha256, ..manifest_file::kernel("fwd", row, "sm_80", "") };
+        let seen = Resources { registers: 7, ..plain };
+        let mut kernels = ['a', 'b', 'a'].map(|digit| kernel(sha(digit)));
+        kernels[2].resources.insert("sm_80".into(), seen);
+        record.tell(&mut kernels);
+        let told = kernels.each_ref().map(|kernel| {
+            kernel.resources.iter().map(|(arch, found)| (arch.as_str(), found.registers)).collect::<Vec<_>>()
+        });
+        assert_eq!(told, [vec![("sm_80", 168), ("sm_90", 96)], vec![], vec![("sm_80", 7)]]);
         // Another PTX takes the place of all that was known.
         record.keep("fwd", &sha('b'), "sm_80", &plain);
         assert_eq!(record.find("fwd", &sha('a'), "sm_90"), None);

@@ -3,14 +3,14 @@
 use kernels_gpu::backward::row::BackwardRow;
 use kernels_gpu::backward::table::{BACKWARD_VARIANTS, BackwardVariant};
 use kernels_gpu::geometry;
-use kernels_gpu::manifest::Kernel;
+use kernels_gpu::manifest::{Kernel, PTXAS_RECORD, PtxasRecord, RecordedKernel};
 use kernels_gpu::row::Isa;
 use kernels_gpu::steps::{STEP_VARIANTS, StepRow, StepVariant};
 use kernels_gpu::table::VARIANTS;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-/// A kernel that is not compiled: what follows from its row.
+/// A kernel that is not compiled: what follows from its row, and of those of the table what ptxas made of them.
 pub(super) fn uncompiled<R>(entry: &str, row: R, isa: Isa, (threads, smem_bytes): (u32, u32)) -> Kernel<R> {
     Kernel {
         entry: entry.to_owned(),
@@ -19,10 +19,17 @@ pub(super) fn uncompiled<R>(entry: &str, row: R, isa: Isa, (threads, smem_bytes)
         threads,
         smem_bytes,
         sha256: String::new(),
-        resources: BTreeMap::new(),
+        resources: recorded(entry).map(RecordedKernel::resources).unwrap_or_default(),
         cubins: BTreeMap::new(),
         waits: false,
     }
+}
+
+/// What ptxas made of a kernel when it saw it last.
+fn recorded(entry: &str) -> Option<&'static RecordedKernel> {
+    static RECORD: LazyLock<PtxasRecord> =
+        LazyLock::new(|| serde_json::from_str(PTXAS_RECORD).unwrap_or_default());
+    RECORD.kernels.get(entry)
 }
 
 /// The kernels of the table as a manifest would have them, compiled or not: those that compute attention, and the steps beside it.
@@ -45,4 +52,22 @@ pub fn backward_kernels_of_table() -> Vec<Arc<Kernel<BackwardRow>>> {
         Arc::new(uncompiled(variant.entry, row, row.isa, (row.threads(), row.smem_bytes())))
     };
     BACKWARD_VARIANTS.iter().map(kernel).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_registers_of_every_kernel_are_recorded() {
+        let (kernels, steps) = kernels_of_table();
+        let forward = kernels.iter().map(|kernel| (&kernel.entry, &kernel.resources));
+        let others = steps.iter().map(|kernel| (&kernel.entry, &kernel.resources));
+        let backward = backward_kernels_of_table();
+        let backward = backward.iter().map(|kernel| (&kernel.entry, &kernel.resources));
+        for (entry, resources) in forward.chain(others).chain(backward) {
+            let arch = if entry.contains("wgmma") { "sm_90a" } else { "sm_90" };
+            assert!(resources.get(arch).is_some_and(|found| found.registers > 0), "{entry} on {arch}");
+        }
+    }
 }
