@@ -10,7 +10,7 @@ use kernels_gpu::table::VARIANTS;
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-/// A kernel that is not compiled: what follows from its row, and of those of the table what ptxas made of them.
+/// A kernel that is not compiled: what follows from its row.
 pub(super) fn uncompiled<R>(entry: &str, row: R, isa: Isa, (threads, smem_bytes): (u32, u32)) -> Kernel<R> {
     Kernel {
         entry: entry.to_owned(),
@@ -19,7 +19,7 @@ pub(super) fn uncompiled<R>(entry: &str, row: R, isa: Isa, (threads, smem_bytes)
         threads,
         smem_bytes,
         sha256: String::new(),
-        resources: recorded(entry).map(RecordedKernel::resources).unwrap_or_default(),
+        resources: BTreeMap::new(),
         cubins: BTreeMap::new(),
         waits: false,
     }
@@ -30,6 +30,12 @@ fn recorded(entry: &str) -> Option<&'static RecordedKernel> {
     static RECORD: LazyLock<PtxasRecord> =
         LazyLock::new(|| serde_json::from_str(PTXAS_RECORD).unwrap_or_default());
     RECORD.kernels.get(entry)
+}
+
+/// A kernel of the table with the registers that it had when ptxas saw it last.
+pub(crate) fn as_recorded(kernel: &Kernel) -> Kernel {
+    let resources = recorded(&kernel.entry).map(RecordedKernel::resources).unwrap_or_default();
+    Kernel { resources, ..kernel.clone() }
 }
 
 /// The kernels of the table as a manifest would have them, compiled or not: those that compute attention, and the steps beside it.
@@ -61,13 +67,13 @@ mod tests {
     #[test]
     fn the_registers_of_every_kernel_are_recorded() {
         let (kernels, steps) = kernels_of_table();
-        let forward = kernels.iter().map(|kernel| (&kernel.entry, &kernel.resources));
-        let others = steps.iter().map(|kernel| (&kernel.entry, &kernel.resources));
-        let backward = backward_kernels_of_table();
-        let backward = backward.iter().map(|kernel| (&kernel.entry, &kernel.resources));
-        for (entry, resources) in forward.chain(others).chain(backward) {
+        let entries = kernels.iter().map(|kernel| kernel.entry.clone());
+        let others = steps.iter().map(|kernel| kernel.entry.clone());
+        let backward = backward_kernels_of_table().into_iter().map(|kernel| kernel.entry.clone());
+        for entry in entries.chain(others).chain(backward) {
             let arch = if entry.contains("wgmma") { "sm_90a" } else { "sm_90" };
-            assert!(resources.get(arch).is_some_and(|found| found.registers > 0), "{entry} on {arch}");
+            let registers = recorded(&entry).and_then(|known| known.registers.get(arch).copied());
+            assert!(registers.is_some_and(|registers| registers > 0), "{entry} on {arch}");
         }
     }
 }

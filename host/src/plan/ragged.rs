@@ -7,6 +7,7 @@ use crate::problem::{BlockTable, KeySequences, Mask, Operand, Problem, TensorRol
 use kernels_gpu::divisor::Divisor;
 use kernels_gpu::params::{RaggedParams, ScoreParams, TableParams};
 use kernels_gpu::row::Row;
+use kernels_gpu::visible::Band;
 
 /// What kernels of a row are told of a problem, but for addresses.
 pub(super) fn params_of_row(problem: &Problem, row: &Row, tiling: &Tiling) -> RaggedParams {
@@ -24,10 +25,8 @@ pub(super) fn params_of_row(problem: &Problem, row: &Row, tiling: &Tiling) -> Ra
 
 /// A problem's parameters but for addresses, for blocks of so many query rows and boxes of so many keys.
 pub(super) fn params(problem: &Problem, block_rows: u32, box_rows: u32) -> RaggedParams {
-    let Mask { window_left, window_right, chunk, prefix, sink_tokens, tree, .. } = problem.mask();
-    let side = |side: Option<u32>| side.and_then(|keys| i32::try_from(keys).ok()).unwrap_or(i32::MAX);
-    // Kernels compare these with keys in i32, where more would be less than none.
-    let first_keys = |keys: u32| keys.min(i32::MAX as u32);
+    let Mask { sink_tokens, tree, .. } = problem.mask();
+    let Band { window_left, window_right, chunk, chunk_divisor, prefix } = problem.mask().band();
     let [batch_stride, head_stride, row_stride] = problem.score_strides();
     let bytes = i64::from(problem.score_element_bytes());
     let (page, pages, table_stride) = match problem.keys() {
@@ -50,16 +49,17 @@ pub(super) fn params(problem: &Problem, block_rows: u32, box_rows: u32) -> Ragge
         page: Divisor::new(page),
         block_rows: Divisor::new(block_rows.max(1)),
         chunks_v: Divisor::new(problem.head_dim_v() / 4),
-        chunk: chunk.unwrap_or(0),
-        chunk_divisor: Divisor::new(chunk.unwrap_or(1).min(1 << 31)),
+        chunk,
+        chunk_divisor,
         table_stride,
         pages,
         box_rows,
         total_k: problem.extent(TensorRole::K).rows,
-        window_left: side(window_left),
-        window_right: side(window_right),
-        prefix: first_keys(prefix),
-        sink_tokens: first_keys(sink_tokens),
+        window_left,
+        window_right,
+        prefix,
+        // Kernels compare it with keys in i32, where more would be less than none.
+        sink_tokens: sink_tokens.min(i32::MAX as u32),
         width_qk: problem.sizes().head_dim,
         width_v: problem.head_dim_v(),
         tables: Operand::TABLES.map(|table| TableParams {

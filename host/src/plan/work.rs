@@ -152,8 +152,9 @@ impl Work {
         let head_dim = f64::from(sizes.head_dim);
         let bytes = f64::from(problem.dtype().bytes());
         let mb = |role| problem.elements(role) as f64 * bytes * 1e-6;
-        // Of a pool of pages no more than sequences may have.
-        let held = f64::from(sizes.batch) * f64::from(sizes.seqlen_k);
+        // No more than queries see, and of a pool of pages no more than sequences may have.
+        let seen = problem.mask().keys_seen([sizes.seqlen_q, sizes.seqlen_k]);
+        let held = f64::from(sizes.batch) * f64::from(seen);
         let in_pool = |role| {
             let Extent { batch, rows, .. } = problem.extent(role);
             f64::from(batch) * f64::from(rows)
@@ -198,15 +199,15 @@ impl Work {
         let rows_of_block = tiling.rows_of_block.max(1);
         let queries_of_block = rows_of_block / tiling.packed_heads;
         let (head_dim, block_n) = (f64::from(head_dim), f64::from(row.block_n));
-        let blocks_of = |[queries, keys]: [u32; 2]| {
-            if problem.mask() == Mask::CAUSAL {
-                causal_blocks(queries, keys, queries_of_block.max(1), row.block_n)
-            } else if keys == seqlen_k {
-                (tiling.key_blocks.into(), tiling.key_blocks.into())
-            } else {
-                let blocks = problem.mask().steps_most(keys, queries_of_block.min(queries), row.block_n);
-                (blocks.into(), blocks.into())
+        let mask = Mask { tree: None, intervals: false, ..problem.mask() };
+        let step = queries_of_block.max(1);
+        let blocks_of = |lengths @ [queries, keys]: [u32; 2]| match mask {
+            Mask::FULL => {
+                let blocks = f64::from(keys.div_ceil(row.block_n));
+                (blocks, blocks)
             }
+            Mask::CAUSAL => causal_blocks(queries, keys, step, row.block_n),
+            _ => mask.steps(lengths, step, row.block_n),
         };
         let (mut mean, most) = blocks_of([seqlen_q, seqlen_k]);
         let usual = usual_lengths(problem);
