@@ -3,8 +3,8 @@
 use kernels_gpu::backward::row::BackwardRow;
 use kernels_gpu::backward::table::{BACKWARD_VARIANTS, BackwardVariant};
 use kernels_gpu::geometry;
-use kernels_gpu::manifest::{Kernel, PTXAS_RECORD, PtxasRecord, RecordedKernel};
-use kernels_gpu::row::Isa;
+use kernels_gpu::manifest::{Kernel, PTXAS_RECORD, PtxasRecord, RecordedKernel, Resources};
+use kernels_gpu::row::{Isa, Row};
 use kernels_gpu::steps::{STEP_VARIANTS, StepRow, StepVariant};
 use kernels_gpu::table::VARIANTS;
 use std::collections::BTreeMap;
@@ -32,10 +32,18 @@ fn recorded(entry: &str) -> Option<&'static RecordedKernel> {
     RECORD.kernels.get(entry)
 }
 
-/// A kernel of the table with the registers that it had when ptxas saw it last.
-pub(crate) fn as_recorded(kernel: &Kernel) -> Kernel {
-    let resources = recorded(&kernel.entry).map(RecordedKernel::resources).unwrap_or_default();
-    Kernel { resources, ..kernel.clone() }
+/// What a kernel that no ptxas has seen is likely to take: what it took when one saw the table's kernel of its name, or else the most that kernels
+/// of its tile take, whatever their stages and what touches their scores.
+pub(crate) fn likely_resources(kernel: &Kernel) -> BTreeMap<String, Resources> {
+    let tile = |of: &Row| {
+        let Row { isa, dtype, head_dim, block_m, block_n, warps, warp_rows, acc, schedule, .. } = *of;
+        (isa, dtype, head_dim, block_m, block_n, warps, warp_rows, acc, schedule)
+    };
+    let relatives = VARIANTS.iter().filter(|variant| tile(&variant.row) == tile(&kernel.row));
+    let most = |known: &&RecordedKernel| known.registers.values().sum::<u32>();
+    let known = recorded(&kernel.entry)
+        .or_else(|| relatives.filter_map(|variant| recorded(variant.entry)).max_by_key(most));
+    known.map(RecordedKernel::resources).unwrap_or_default()
 }
 
 /// The kernels of the table as a manifest would have them, compiled or not: those that compute attention, and the steps beside it.

@@ -5,12 +5,14 @@ use super::curves::MergeCurves;
 use super::profile::{self, Profile};
 use super::{PlanOptions, RowSelection, Splits};
 use crate::device::DeviceInfo;
+use crate::module;
 use crate::occupancy;
 use crate::problem::Problem;
 use ferroflash_kernels::Arch;
 use kernels_gpu::geometry;
-use kernels_gpu::manifest::Kernel;
+use kernels_gpu::manifest::{Kernel, Resources};
 use kernels_gpu::row::{Isa, Row, Schedule, ScoreKind};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A kernel that the device runs.
@@ -47,9 +49,13 @@ impl Candidate {
 /// CTAs of a kernel that an SM holds at a time, at least 1. A kernel with wgmma starts with all registers that its CTAs leave each other, to
 /// share them out.
 fn resident_ctas(kernel: &Kernel, device: &DeviceInfo) -> u32 {
-    let estimate = || match kernel.row.isa {
-        Isa::Mma => geometry::registers_estimate(&kernel.row),
-        Isa::Wgmma => geometry::registers_at_start(&kernel.row),
+    let row = &kernel.row;
+    let estimate = || match row.isa {
+        Isa::Mma => nearest_registers(&module::likely_resources(kernel), device).map_or_else(
+            || geometry::registers_estimate(row),
+            |likely| likely.min(geometry::registers_limit(row)),
+        ),
+        Isa::Wgmma => geometry::registers_at_start(row),
     };
     resident_ctas_of(kernel, device, estimate)
 }
@@ -61,11 +67,16 @@ pub(super) fn resident_ctas_of<R>(
     device: &DeviceInfo,
     estimate: impl FnOnce() -> u32,
 ) -> u32 {
-    let reported =
-        kernel.resources.iter().filter_map(|(arch, found)| Some((Arch::parse(arch)?.sm, found.registers)));
-    let nearest = reported.filter(|(sm, _)| *sm <= device.sm && sm / 10 == device.sm / 10).max();
-    let registers = nearest.map_or_else(estimate, |(_, registers)| registers);
+    let registers = nearest_registers(&kernel.resources, device).unwrap_or_else(estimate);
     occupancy::resident_ctas(device, kernel.threads, registers, kernel.smem_bytes)
+}
+
+/// The registers that ptxas reported for the architecture that is nearest to a device's.
+fn nearest_registers(resources: &BTreeMap<String, Resources>, device: &DeviceInfo) -> Option<u32> {
+    let reported =
+        resources.iter().filter_map(|(arch, found)| Some((Arch::parse(arch)?.sm, found.registers)));
+    let nearest = reported.filter(|(sm, _)| *sm <= device.sm && sm / 10 == device.sm / 10).max();
+    nearest.map(|(_, registers)| registers)
 }
 
 /// Whether a row comes into question: it can do what is asked, and what is not ragged is left to the other rows unless it is asked for.
@@ -98,4 +109,43 @@ pub(super) fn can_compute(problem: &Problem, options: &PlanOptions, row: &Row) -
         && (is_ragged || !problem.is_ragged())
         && row.score == problem.score_kind()
         && !intervals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::model::DeviceModel;
+    use kernels_gpu::table::row_of;
+
+    #[test]
+    fn kernels_that_no_ptxas_has_seen_are_taken_for_their_likes() {
+        let device = DeviceModel::H200.info();
+        let resident = |entry: &str, row: Row| {
+            let kernel = Kernel {
+                entry: entry.to_owned(),
+                family: row.isa.arch().to_owned(),
+                row,
+                threads: geometry::threads(&row),
+                smem_bytes: geometry::smem_bytes(&row),
+                sha256: String::new(),
+                resources: BTreeMap::new(),
+                cubins: BTreeMap::new(),
+                waits: false,
+            };
+            resident_ctas(&kernel, &device)
+        };
+        // 143 registers, where fragments alone have 104.
+        let split = row_of("fwd_f16_d64_m64n64_w4s2c1_split");
+        assert_eq!(resident("fwd_f16_d64_m64n64_w4s2c1_split", split), 3);
+        // A third stage, a user's name: what its likes take.
+        assert_eq!(resident("theirs", Row { stages: 3, ..split }), 3);
+        // A bound on registers holds.
+        assert_eq!(resident("bounded", Row { min_ctas: 4, ..split }), 4);
+        // No kernel of the table has this tile.
+        let other = Row { block_n: 32, ..split };
+        assert_eq!(
+            resident("other", other),
+            65536 / 128 / (geometry::registers_estimate(&other).next_multiple_of(8))
+        );
+    }
 }

@@ -59,13 +59,12 @@ impl Planner {
         Planner::of(kernels, DTYPES.map(combine), (device, profile), names, origin)
     }
 
-    /// The kernels of the table on a device, compiled or not, with the registers that they had when ptxas saw them last: for planning alone.
+    /// The kernels of the table on a device, compiled or not: for planning alone.
     pub fn of_table(device: &DeviceInfo) -> Planner {
         let (kernels, steps) = crate::module::kernels_of_table();
         let names = kernels.iter().map(|kernel| kernel.entry.clone()).collect();
         let runs = |kernel: &Arc<Kernel>| module::runs_on(&kernel.family, device.sm);
-        let recorded = |kernel: Arc<Kernel>| Arc::new(module::as_recorded(&kernel));
-        let kernels = kernels.into_iter().filter(runs).map(recorded).collect();
+        let kernels = kernels.into_iter().filter(runs).collect();
         let combine =
             DTYPES.map(|dtype| steps.iter().find(|step| step.row == StepRow::combine(dtype)).cloned());
         let profile = Profile::embedded(device);
