@@ -3,7 +3,6 @@
 use crate::device_compiler::{self, Compiler};
 use crate::manifest_file;
 use crate::ptx_text::{Bounds, Module};
-use crate::ptxas_record::Record;
 use crate::rows::{self, BackwardRows, Rows, RowsOptions};
 use crate::score_crate::Scores;
 use crate::{check_ptx, device_core, ptxas, workspace};
@@ -190,10 +189,6 @@ fn write(
         manifest_file::carry_over(&mut step_kernels, &before.step_kernels, out);
         manifest_file::carry_over(&mut backward_kernels, &before.backward_kernels, out);
     }
-    let record = Record::of_project()?;
-    record.tell(&mut kernels);
-    record.tell(&mut step_kernels);
-    record.tell(&mut backward_kernels);
     let device_compiler = version.to_owned();
     let manifest = Manifest {
         format: FORMAT,

@@ -4,7 +4,7 @@
 use crate::manifest_file::write_whole;
 use crate::workspace;
 use anyhow::Context;
-use kernels_gpu::manifest::{Kernel, PtxasRecord, RecordedKernel, Resources};
+use kernels_gpu::manifest::{PtxasRecord, RecordedKernel, Resources};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -16,34 +16,16 @@ const DIGITS: usize = 24;
 pub(crate) struct Record(PtxasRecord);
 
 impl Record {
-    /// The project's record, whichever ptxas it is of; an empty one where there is none.
-    ///
-    /// # Errors
-    /// Where there is a file that is no record.
-    pub(crate) fn of_project() -> anyhow::Result<Record> {
-        let path = path();
-        let Ok(text) = std::fs::read_to_string(&path) else { return Ok(Record::default()) };
-        serde_json::from_str(&text).map(Record).with_context(|| workspace::shown(&path))
-    }
-
     /// The project's record, where that is of this ptxas; an empty one otherwise.
     ///
     /// # Errors
     /// Where there is a file that is no record.
     pub(crate) fn read(ptxas: &str) -> anyhow::Result<Record> {
-        let record = Record::of_project()?;
-        let empty = Record(PtxasRecord { ptxas: ptxas.to_owned(), ..PtxasRecord::default() });
-        Ok(if record.0.ptxas == ptxas { record } else { empty })
-    }
-
-    /// Tells the manifest what is known of kernels of which it says nothing: plans then know how many CTAs of them an SM holds, without a
-    /// ptxas.
-    pub(crate) fn tell<R>(&self, kernels: &mut [Kernel<R>]) {
-        for kernel in kernels.iter_mut().filter(|kernel| kernel.resources.is_empty()) {
-            let known =
-                self.0.kernels.get(&kernel.entry).filter(|known| known.sha256 == digits(&kernel.sha256));
-            kernel.resources = known.map(RecordedKernel::resources).unwrap_or_default();
-        }
+        let path = path();
+        let empty = PtxasRecord { ptxas: ptxas.to_owned(), ..PtxasRecord::default() };
+        let Ok(text) = std::fs::read_to_string(&path) else { return Ok(Record(empty)) };
+        let record: PtxasRecord = serde_json::from_str(&text).with_context(|| workspace::shown(&path))?;
+        Ok(Record(if record.ptxas == ptxas { record } else { empty }))
     }
 
     /// What is known of a kernel whose PTX has this SHA-256.
@@ -99,8 +81,6 @@ fn path() -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest_file;
-    use kernels_gpu::table::VARIANTS;
 
     #[test]
     fn only_the_same_ptx_on_the_same_architecture_is_known() {
@@ -114,17 +94,6 @@ mod tests {
         assert_eq!(record.find("fwd", &sha('b'), "sm_80"), None);
         assert_eq!(record.find("fwd", &sha('a'), "sm_89"), None);
         assert_eq!(record.find("bwd", &sha('a'), "sm_80"), None);
-        // A manifest is told of kernels that are the same, and where no ptxas has seen them.
-        let row = VARIANTS[0].row;
-        let kernel = |sha256| Kernel { sha256, ..manifest_file::kernel("fwd", row, "sm_80", "") };
-        let seen = Resources { registers: 7, ..plain };
-        let mut kernels = ['a', 'b', 'a'].map(|digit| kernel(sha(digit)));
-        kernels[2].resources.insert("sm_80".into(), seen);
-        record.tell(&mut kernels);
-        let told = kernels.each_ref().map(|kernel| {
-            kernel.resources.iter().map(|(arch, found)| (arch.as_str(), found.registers)).collect::<Vec<_>>()
-        });
-        assert_eq!(told, [vec![("sm_80", 168), ("sm_90", 96)], vec![], vec![("sm_80", 7)]]);
         // Another PTX takes the place of all that was known.
         record.keep("fwd", &sha('b'), "sm_80", &plain);
         assert_eq!(record.find("fwd", &sha('a'), "sm_90"), None);

@@ -148,7 +148,8 @@ impl Mask {
         };
         let count = blocks.min(LOOKED_AT);
         // The middles of equal parts.
-        let looked_at = (0..count).map(|part| steps_of((2 * part + 1) * blocks / (2 * count)));
+        let middle = |part: u32| u64::from(2 * part + 1) * u64::from(blocks) / u64::from(2 * count);
+        let looked_at = (0..count).map(|part| steps_of(middle(part) as u32));
         let (sum, most) = looked_at.fold((0.0, 0.0), |(sum, most), steps| (sum + steps, steps.max(most)));
         (sum / f64::from(count), steps_of(blocks - 1).max(most))
     }
