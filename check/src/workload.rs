@@ -384,12 +384,19 @@ impl Sequence<'_> {
     fn hidden_by_tree(&self, query: u32, sinks: i64, rest: &std::ops::Range<i64>) -> u64 {
         let (Some(bits), Some(keys)) = (self.tree_bits, self.mask.tree) else { return 0 };
         let own = &bits[(query * self.mask.tree_words()) as usize..];
-        let is_hidden = |number: &u32| {
-            let key = i64::from(self.seqlen_k) - i64::from(keys) + i64::from(*number);
-            (0..sinks).contains(&key) | rest.contains(&key)
-                && own[*number as usize / 32] >> (number % 32) & 1 == 0
+        let first_key = i64::from(self.seqlen_k) - i64::from(keys);
+        // Bits that are 0, of keys in a range.
+        let hidden = |range: &std::ops::Range<i64>| {
+            let [from, past] =
+                [range.start, range.end].map(|key| (key - first_key).clamp(0, keys.into()) as u32);
+            let of_word = |word: u32| {
+                let bit = |number: u32| number.clamp(word * 32, word * 32 + 32) - word * 32;
+                let below = |number: u32| ((1u64 << bit(number)) - 1) as u32;
+                (!own[word as usize] & below(past) & !below(from)).count_ones()
+            };
+            (from / 32..past.div_ceil(32)).map(of_word).sum::<u32>()
         };
-        (0..keys).filter(is_hidden).count() as u64
+        u64::from(hidden(&(0..sinks)) + hidden(rest))
     }
 
     /// Keys that any of the queries sees.
@@ -460,6 +467,32 @@ pub fn describe(problem: &Problem) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bits_of_a_tree_are_counted_within_what_a_query_sees() {
+        let bits: Vec<u32> = (0..6u32).map(|word| word.wrapping_mul(0x9e37_79b9) ^ 0x5bd1_e995).collect();
+        let mask = Mask::CAUSAL.with_tree(70);
+        for (seqlen_k, sinks, rest) in [
+            (70, 0, 0..70),
+            (200, 0, 0..200),
+            (200, 3, 150..199),
+            (90, 25, 40..77),
+            (70, 0, 31..33),
+            (300, 9, 10..11),
+        ] {
+            let sequence = Sequence { seqlen_q: 2, seqlen_k, mask, tree_bits: Some(&bits), intervals: None };
+            for query in 0..2 {
+                let is_hidden = |key: &i64| {
+                    let number = key - (i64::from(seqlen_k) - 70);
+                    let word = query as i64 * 3 + number / 32;
+                    number >= 0 && bits[word as usize] >> (number % 32) & 1 == 0
+                };
+                let expected = (0..sinks).chain(rest.clone()).filter(is_hidden).count() as u64;
+                let found = sequence.hidden_by_tree(query, sinks, &rest);
+                assert_eq!(found, expected, "{seqlen_k} {sinks} {rest:?} {query}");
+            }
+        }
+    }
     use crate::reference::Ragged;
     use crate::verification::RaggedCase;
     use ferroflash::problem::Sizes;
