@@ -20,6 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub use image::{Code, Image, Source};
 use store::{FamilyPtx, Store, usual_folders};
 pub(crate) use table::likely_resources;
+#[cfg(test)]
+pub(crate) use table::uncompiled;
 pub use table::{backward_kernels_of_table, kernels_of_table};
 
 /// Whether PTX of a family runs on a device of compute capability `sm`.

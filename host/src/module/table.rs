@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 /// A kernel that is not compiled: what follows from its row.
-pub(super) fn uncompiled<R>(entry: &str, row: R, isa: Isa, (threads, smem_bytes): (u32, u32)) -> Kernel<R> {
+pub(crate) fn uncompiled<R>(entry: &str, row: R, isa: Isa, (threads, smem_bytes): (u32, u32)) -> Kernel<R> {
     Kernel {
         entry: entry.to_owned(),
         family: isa.arch().to_owned(),

@@ -121,17 +121,8 @@ mod tests {
     fn kernels_that_no_ptxas_has_seen_are_taken_for_their_likes() {
         let device = DeviceModel::H200.info();
         let resident = |entry: &str, row: Row| {
-            let kernel = Kernel {
-                entry: entry.to_owned(),
-                family: row.isa.arch().to_owned(),
-                row,
-                threads: geometry::threads(&row),
-                smem_bytes: geometry::smem_bytes(&row),
-                sha256: String::new(),
-                resources: BTreeMap::new(),
-                cubins: BTreeMap::new(),
-                waits: false,
-            };
+            let launch = (geometry::threads(&row), geometry::smem_bytes(&row));
+            let kernel = module::uncompiled(entry, row, row.isa, launch);
             resident_ctas(&kernel, &device)
         };
         // 143 registers, where fragments alone have 104.

@@ -132,8 +132,8 @@ impl Mask {
         seen.min(all.into()) as u32
     }
 
-    /// K-loop steps of `block_n` keys for a block of `step` queries, in a sequence of so many queries and keys: on average over its blocks of
-    /// queries, and at most; some of them are looked at. Intervals and trees hide nothing here.
+    /// Blocks of `block_n` keys that a kernel goes through for a block of `step` queries of a sequence with these lengths: the mean of eight of the
+    /// sequence's blocks of queries, and the most of those and the last. Keys that intervals or a tree hide are counted.
     pub(crate) fn steps(&self, [seqlen_q, seqlen_k]: [u32; 2], step: u32, block_n: u32) -> (f64, f64) {
         const LOOKED_AT: u32 = 8;
         let sequence = sequence_of(seqlen_q, seqlen_k);
@@ -154,7 +154,7 @@ impl Mask {
         (sum / f64::from(count), steps_of(blocks - 1).max(most))
     }
 
-    /// How many keys of a sequence of so many queries and keys any query sees, as above.
+    /// Keys of a sequence with these lengths that at least one of its queries sees. Keys that intervals or a tree hide are counted.
     pub(crate) fn keys_seen(&self, [seqlen_q, seqlen_k]: [u32; 2]) -> u32 {
         let (sequence, band) = (sequence_of(seqlen_q, seqlen_k), self.band());
         let (first, last) = (band.of_query(0, &sequence), band.of_query(seqlen_q - 1, &sequence));
