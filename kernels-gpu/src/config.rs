@@ -122,8 +122,8 @@ pub trait BackwardConfig {
     /// Whether the loop over streamed rows in which what is not finite is given to its rows stays one: unrolled it is three quarters of a kernel. But
     /// with `dq` of mma.sync at head_dim 256 and a softcap ptxas spills where it does.
     const SPREADS_IN_LOOP: bool = matches!(Self::ROW.isa, Isa::Wgmma) || Self::ROW.pass.keeps_keys();
-    /// Whether stationary rows stay in registers through the main loop.
-    const IN_REGISTERS: bool = Self::ROW.stationary_in_registers();
+    /// How many of the two stationary tiles stay in registers through the main loop: the first of them.
+    const IN_REGISTERS: u32 = Self::ROW.tiles_in_registers();
     /// The blocks of queries of a kernel whose queries are stationary.
     const BLOCK: QueryBlock = QueryBlock {
         block_m: Self::Stationary::ROWS,

@@ -80,6 +80,13 @@ pub trait Element: Copy {
     #[cfg(ferroflash_wgmma)]
     unsafe fn wgmma_new<const N: usize>(a: u64, b: u64) -> Accumulator<N>;
 
+    /// As [`Self::wgmma_new`], A from registers.
+    ///
+    /// # Safety
+    /// As for [`wgmma::wgmma_f16_from_registers`].
+    #[cfg(ferroflash_wgmma)]
+    unsafe fn wgmma_new_from_registers<const N: usize>(a: [u32; 4], b: u64) -> Accumulator<N>;
+
     /// D = A·B or, with `TRANSPOSED`, A·Bᵀ of a warpgroup, m64nNk16, A from registers; added to D with `ACCUMULATE`.
     ///
     /// # Safety
@@ -149,6 +156,13 @@ impl Element for F16 {
 
     #[cfg(ferroflash_wgmma)]
     #[inline(always)]
+    unsafe fn wgmma_new_from_registers<const N: usize>(a: [u32; 4], b: u64) -> Accumulator<N> {
+        // SAFETY: the caller's.
+        unsafe { wgmma::wgmma_f16_new_from_registers::<N>(a, b) }
+    }
+
+    #[cfg(ferroflash_wgmma)]
+    #[inline(always)]
     unsafe fn wgmma_from_registers<const ACCUMULATE: bool, const TRANSPOSED: bool, const N: usize>(
         d: &mut Accumulator<N>,
         a: [u32; 4],
@@ -212,6 +226,13 @@ impl Element for Bf16 {
     unsafe fn wgmma_new<const N: usize>(a: u64, b: u64) -> Accumulator<N> {
         // SAFETY: the caller's.
         unsafe { wgmma::wgmma_bf16_new::<N>(a, b) }
+    }
+
+    #[cfg(ferroflash_wgmma)]
+    #[inline(always)]
+    unsafe fn wgmma_new_from_registers<const N: usize>(a: [u32; 4], b: u64) -> Accumulator<N> {
+        // SAFETY: the caller's.
+        unsafe { wgmma::wgmma_bf16_new_from_registers::<N>(a, b) }
     }
 
     #[cfg(ferroflash_wgmma)]

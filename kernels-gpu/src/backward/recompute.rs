@@ -5,7 +5,7 @@
 
 use crate::dropout::{Dropout, KEYS, QUERIES, Transposed, WeightRow, of_keys};
 use crate::ptx::math::{ex2, fma, select};
-use crate::ptx::memory::ld_shared_v4;
+use crate::ptx::memory::{ld_shared_v2_f32, ld_shared_v4};
 use crate::ptx::warp::{shfl_bfly_b32, sync_warp};
 use crate::score::Score;
 use crate::tile::warp_tile::{Tiles, WarpTile};
@@ -268,9 +268,37 @@ impl<S: Score<Row = R>, R: Copy> Statistics<S> for ByRow<R> {
     }
 }
 
+/// How L·log2(e) and δ of the queries of a block lie in shared memory: 16 bytes for each two of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pairs {
+    /// L and δ of a query, and then the next one's: as they lie in memory.
+    Interleaved,
+    /// −L of both queries and then −δ of both, so that what is needed at the same time lies side by side. dP is summed up from −δ on
+    /// ([`ByColumn::initial_dp`]), and δ is 0 for what comes behind it: an instruction less for each element.
+    Negated,
+}
+
+impl Pairs {
+    /// How far behind −L of a query lies −δ.
+    const NEGATED_DELTA: u32 = 8;
+
+    /// Where L and δ of a query lie, and what is written there of them.
+    #[inline(always)]
+    pub fn written(self, query: u32, [lse_log2, delta]: [f32; 2]) -> [(u32, f32); 2] {
+        match self {
+            Pairs::Interleaved => [(query * 8, lse_log2), (query * 8 + 4, delta)],
+            Pairs::Negated => {
+                let at = query / 2 * 16 + query % 2 * 4;
+                [(at, -lse_log2), (at + Self::NEGATED_DELTA, -delta)]
+            }
+        }
+    }
+}
+
 /// Queries are columns: a lane has columns 2t and 2t + 1 of each n8 tile, and keys g and g + 8.
 #[derive(Clone, Copy, Debug)]
 pub struct ByColumn<F> {
+    pairs: Pairs,
     /// What the score keeps of a query of the block.
     row: F,
     /// The lane's first column.
@@ -288,6 +316,7 @@ impl<F> ByColumn<F> {
     /// Those of a block, whose statistics and limits have been written; `row` is what the score keeps of its queries, by their number.
     #[inline(always)]
     pub fn new(
+        pairs: Pairs,
         (statistics, limits): (u32, u32),
         (lane_key, lane): (u32, u32),
         sink_tokens: u32,
@@ -295,7 +324,18 @@ impl<F> ByColumn<F> {
     ) -> Self {
         let along = lane % 4 * 16;
         let (statistics, limits, column) = (statistics + along, limits + along, lane % 4 * 2);
-        Self { row, column, statistics, limits, lane_key, sink_tokens }
+        Self { pairs, row, column, statistics, limits, lane_key, sink_tokens }
+    }
+
+    /// With [`Pairs::Negated`], what dP is summed up from.
+    #[inline(always)]
+    pub fn initial_dp<W: WarpTile>(&self) -> W::S<[f32; 4]> {
+        W::S::from_fn(|_, n| {
+            let address = self.statistics + n as u32 * 64 + Pairs::NEGATED_DELTA;
+            // SAFETY: as for [`Statistics::of`].
+            let [left, right] = unsafe { ld_shared_v2_f32(address) };
+            [left, right, left, right]
+        })
     }
 }
 
@@ -344,9 +384,19 @@ impl<S: Score, F: Fn(u32) -> S::Row + Copy> Statistics<S> for ByColumn<F> {
 
     #[inline(always)]
     fn of(&self, n: usize) -> [[f32; 2]; 4] {
-        // SAFETY: the statistics of two queries of the stage, 8 bytes each, which nobody writes meanwhile.
-        let [l0, d0, l1, d1] = unsafe { ld_shared_v4(self.statistics + n as u32 * 64) }.map(f32::from_bits);
-        [[l0, d0], [l1, d1], [l0, d0], [l1, d1]]
+        let address = self.statistics + n as u32 * 64;
+        // SAFETY: the statistics of two queries of the stage, which nobody writes meanwhile.
+        let [left, right] = unsafe {
+            match self.pairs {
+                Pairs::Interleaved => {
+                    let [l0, d0, l1, d1] = ld_shared_v4(address).map(f32::from_bits);
+                    [[l0, d0], [l1, d1]]
+                }
+                // What is subtracted behind dP is +0, which changes no bit.
+                Pairs::Negated => ld_shared_v2_f32(address).map(|lse_log2| [-lse_log2, 0.0]),
+            }
+        };
+        [left, right, left, right]
     }
 
     #[inline(always)]

@@ -411,24 +411,33 @@ impl BackwardRow {
         gradients * self.head_dim / 2 + self.streamed_rows()
     }
 
-    /// Whether the stationary rows stay in registers; where they do not fit, each step reads them from shared memory again.
-    pub const fn stationary_in_registers(&self) -> bool {
-        let room = match (self.isa, self.pass) {
+    /// How many of the two stationary tiles stay in registers; of the others each step reads the rows from shared memory again. With [`Isa::Mma`]
+    /// both or none.
+    pub const fn tiles_in_registers(&self) -> u32 {
+        let room: u32 = match (self.isa, self.pass) {
             (Isa::Mma, Pass::Dq | Pass::DqDs) => 160,
             // Statistics of columns are operands that are being loaded, too.
             (Isa::Mma, Pass::Dkv | Pass::DkvDs | Pass::DqDkv) => 144,
-            (Isa::Wgmma, _) => 0,
+            // Which weights dropout keeps takes the place.
+            (Isa::Wgmma, _) if matches!(self.score, ScoreKind::Dropout) => 0,
+            (Isa::Wgmma, Pass::Dkv | Pass::DkvDs | Pass::DqDkv) => 176,
+            (Isa::Wgmma, Pass::Dq | Pass::DqDs) => 0,
         };
-        self.fragment_registers() + self.head_dim / 2 <= room
+        let fit = room.saturating_sub(self.fragment_registers()) / (self.head_dim / 4);
+        match (fit, self.isa) {
+            (2.., _) => 2,
+            (fit, Isa::Wgmma) => fit,
+            (_, Isa::Mma) => 0,
+        }
     }
 
     /// Registers a thread needs, estimated from the fragments it holds.
     pub const fn registers_estimate(&self) -> u32 {
         let beside = match self.isa {
             Isa::Wgmma => REGISTERS_BESIDE_FRAGMENTS_WGMMA,
-            Isa::Mma if self.stationary_in_registers() => REGISTERS_BESIDE_FRAGMENTS + self.head_dim / 2,
+            Isa::Mma if self.tiles_in_registers() > 0 => REGISTERS_BESIDE_FRAGMENTS,
             Isa::Mma => REGISTERS_BESIDE_FRAGMENTS + 8,
-        };
+        } + self.tiles_in_registers() * self.head_dim / 4;
         self.fragment_registers() + beside
     }
 
@@ -486,7 +495,7 @@ mod tests {
         assert_eq!(GOOD.smem_bytes(), 2 * 128 * 256 + 2 * (2 * 32 * 256));
         let dkv = BackwardRow { pass: Pass::Dkv, block_m: 32, block_n: 128, ..GOOD };
         assert_eq!(dkv.smem_bytes(), GOOD.smem_bytes() + 2 * 32 * 16);
-        assert!(GOOD.stationary_in_registers() && !dkv.stationary_in_registers());
+        assert_eq!((GOOD.tiles_in_registers(), dkv.tiles_in_registers()), (2, 0));
     }
 
     #[test]

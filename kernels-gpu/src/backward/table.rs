@@ -101,8 +101,8 @@ macro_rules! for_each_wgmma_backward_kernel {
             bwd_wgmma_dkvds_bf16_d128_m64n128_w12s2 => { DkvDs, Bf16, 128, 64, 128, 12, 2 };
             bwd_wgmma_dqds_bf16_d128_m256n128_w12s2 => { DqDs, Bf16, 128, 256, 128, 12, 2 };
             // In one launch.
-            bwd_wgmma_dqdkv_f16_d64_m96n128_w12s2 => { DqDkv, F16, 64, 96, 128, 12, 2 };
-            bwd_wgmma_dqdkv_bf16_d64_m96n128_w12s2 => { DqDkv, Bf16, 64, 96, 128, 12, 2 };
+            bwd_wgmma_dqdkv_f16_d64_m64n128_w12s3 => { DqDkv, F16, 64, 64, 128, 12, 3 };
+            bwd_wgmma_dqdkv_bf16_d64_m64n128_w12s3 => { DqDkv, Bf16, 64, 64, 128, 12, 3 };
             bwd_wgmma_dqdkv_f16_d96_m64n128_w12s2 => { DqDkv, F16, 96, 64, 128, 12, 2 };
             bwd_wgmma_dqdkv_bf16_d96_m64n128_w12s2 => { DqDkv, Bf16, 96, 64, 128, 12, 2 };
             bwd_wgmma_dqdkv_f16_d128_m64n128_w12s2 => { DqDkv, F16, 128, 64, 128, 12, 2 };

@@ -67,6 +67,18 @@ macro_rules! wait_group {
     };
 }
 
+macro_rules! fence_of {
+    ($d:ident, $shape:literal, 0 $($tile:literal)*) => {
+        asm!(
+            concat!("wgmma.fence.sync.aligned; // {}, {}, {}, {}", $(registers_of!($tile)),*),
+            inout(reg32) $d[0][0], inout(reg32) $d[0][1], inout(reg32) $d[0][2], inout(reg32) $d[0][3],
+            $(inout(reg32) $d[$tile][0], inout(reg32) $d[$tile][1], inout(reg32) $d[$tile][2],
+                inout(reg32) $d[$tile][3],)*
+            options(nostack)
+        )
+    };
+}
+
 macro_rules! from_shared {
     ($types:literal, $accumulate:ident, $d:ident, $a:ident, $b:ident, $shape:literal, 0 $($tile:literal)*) => {
         asm!(
@@ -110,6 +122,21 @@ macro_rules! new_from_shared {
     };
 }
 
+macro_rules! new_from_registers {
+    ($types:literal, $d:ident, $a:ident, $b:ident, $shape:literal, 0 $($tile:literal)*) => {
+        asm!(
+            concat!("{{ .reg .pred p; setp.ne.b32 p, 0, 0; wgmma.mma_async.sync.aligned.m64", $shape,
+                "k16.f32.", $types, " {{{}, {}, {}, {}", $(registers_of!($tile),)*
+                "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, p, 1, 1, 0; }}"),
+            out(reg32) $d[0][0], out(reg32) $d[0][1], out(reg32) $d[0][2], out(reg32) $d[0][3],
+            $(out(reg32) $d[$tile][0], out(reg32) $d[$tile][1], out(reg32) $d[$tile][2],
+                out(reg32) $d[$tile][3],)*
+            a0 = in(reg32) $a[0], a1 = in(reg32) $a[1], a2 = in(reg32) $a[2], a3 = in(reg32) $a[3],
+            b = in(reg64) $b, options(nostack)
+        )
+    };
+}
+
 macro_rules! from_registers {
     ($types:literal, $accumulate:ident, $transposed:ident, $d:ident, $a:ident, $b:ident, $shape:literal,
         0 $($tile:literal)*) => {
@@ -137,8 +164,15 @@ pub unsafe fn wgmma_wait_group<const PENDING: i32, const N: usize>(d: &mut Accum
     unsafe { for_shape!(N, wait_group!(PENDING, d,)) }
 }
 
+/// [`wgmma_fence`] for an accumulator that has been written: the writes stay before it.
+#[inline(always)]
+pub fn wgmma_fence_of<const N: usize>(d: &mut Accumulator<N>) {
+    // SAFETY: orders accesses of this thread only.
+    unsafe { for_shape!(N, fence_of!(d,)) }
+}
+
 macro_rules! wgmma {
-    ($($(#[$doc:meta])* $shared:ident, $rows:ident, $new:ident, $registers:ident => $types:literal;)*) => { $(
+    ($($(#[$doc:meta])* $shared:ident, $rows:ident, $new:ident, $new_registers:ident, $registers:ident => $types:literal;)*) => { $(
         $(#[$doc])*
         /// D = A·Bᵀ or, with `ACCUMULATE`, D += A·Bᵀ, of 16 elements of head_dim: A and B are rows in shared memory.
         ///
@@ -176,6 +210,19 @@ macro_rules! wgmma {
         }
 
         $(#[$doc])*
+        /// As the form before, A in registers as for mma.sync.
+        ///
+        /// # Safety
+        /// As for the other form; A's registers are not written either.
+        #[inline(always)]
+        pub unsafe fn $new_registers<const N: usize>(a: [u32; 4], b: u64) -> Accumulator<N> {
+            let mut d = [[0.0; 4]; N];
+            // SAFETY: the caller's.
+            unsafe { for_shape!(N, new_from_registers!($types, d, a, b,)) };
+            d
+        }
+
+        $(#[$doc])*
         /// A is in registers as for mma.sync, B has its rows in shared memory. D = A·B of 16 rows of B or, with `TRANSPOSED`, A·Bᵀ of 16
         /// elements of each; added to D with `ACCUMULATE`.
         ///
@@ -195,7 +242,7 @@ macro_rules! wgmma {
 
 wgmma! {
     /// float16 operands.
-    wgmma_f16, wgmma_f16_rows, wgmma_f16_new, wgmma_f16_from_registers => "f16.f16";
+    wgmma_f16, wgmma_f16_rows, wgmma_f16_new, wgmma_f16_new_from_registers, wgmma_f16_from_registers => "f16.f16";
     /// bfloat16 operands.
-    wgmma_bf16, wgmma_bf16_rows, wgmma_bf16_new, wgmma_bf16_from_registers => "bf16.bf16";
+    wgmma_bf16, wgmma_bf16_rows, wgmma_bf16_new, wgmma_bf16_new_from_registers, wgmma_bf16_from_registers => "bf16.bf16";
 }

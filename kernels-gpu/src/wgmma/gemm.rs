@@ -1,7 +1,7 @@
 //! The two matrix products of a k-loop step, as a consumer warpgroup issues them.
 
 use crate::element::Element;
-use crate::ptx::wgmma::{wgmma_commit_group, wgmma_wait_group};
+use crate::ptx::wgmma::{wgmma_commit_group, wgmma_fence_of, wgmma_wait_group};
 use crate::shape::Shape;
 use crate::tile::descriptor::{self, Descriptor};
 use crate::tile::warp_tile::{Fragments, Tiles, WarpTile};
@@ -19,6 +19,12 @@ pub trait WgmmaTile: WarpTile {
     /// # Safety
     /// As for [`crate::ptx::wgmma::wgmma_f16`].
     unsafe fn new_scores<E: Element>(q: u64, k: u64) -> Self::S<[f32; 4]>;
+
+    /// As [`Self::new_scores`], Q from registers.
+    ///
+    /// # Safety
+    /// As for [`crate::ptx::wgmma::wgmma_f16_from_registers`].
+    unsafe fn new_scores_from_registers<E: Element>(q: [u32; 4], k: u64) -> Self::S<[f32; 4]>;
 
     /// As [`Self::scores`], Q from registers.
     ///
@@ -41,6 +47,9 @@ pub trait WgmmaTile: WarpTile {
     /// # Safety
     /// As for [`crate::ptx::wgmma::wgmma_f16`].
     unsafe fn output_from_shared<E: Element>(o: &mut Self::O, a: u64, v: u64);
+
+    /// [`crate::ptx::wgmma::wgmma_fence`] for S, which has been written.
+    fn fence_scores(s: &mut Self::S<[f32; 4]>);
 
     /// Waits for all groups but the latest `PENDING`, to one of which S belongs.
     ///
@@ -71,6 +80,12 @@ impl<const N: usize, const N2: usize, const V: usize, const Q: usize> WgmmaTile
     }
 
     #[inline(always)]
+    unsafe fn new_scores_from_registers<E: Element>(q: [u32; 4], k: u64) -> Self::S<[f32; 4]> {
+        // SAFETY: the caller's.
+        [unsafe { E::wgmma_new_from_registers::<N>(q, k) }]
+    }
+
+    #[inline(always)]
     unsafe fn scores_from_registers<E: Element, const ACCUMULATE: bool>(
         s: &mut Self::S<[f32; 4]>,
         q: [u32; 4],
@@ -93,6 +108,11 @@ impl<const N: usize, const N2: usize, const V: usize, const Q: usize> WgmmaTile
     }
 
     #[inline(always)]
+    fn fence_scores(s: &mut Self::S<[f32; 4]>) {
+        wgmma_fence_of::<N>(&mut s[0]);
+    }
+
+    #[inline(always)]
     unsafe fn wait_scores<const PENDING: i32>(s: &mut Self::S<[f32; 4]>) {
         // SAFETY: the caller's.
         unsafe { wgmma_wait_group::<PENDING, N>(&mut s[0]) }
@@ -105,14 +125,14 @@ impl<const N: usize, const N2: usize, const V: usize, const Q: usize> WgmmaTile
     }
 }
 
-/// Issues S = Q·Kᵀ of a block, in the k16 `steps` of head_dim that a part of K at `k_smem` has, the first part first; the group is still open. Q
-/// comes from `q_fragment` where `q_in_registers`, and else from the warpgroup's rows at `q_smem`.
+/// Issues S = Q·Kᵀ of a block, in the k16 `steps` of head_dim that a part of K at `k_smem` has, the first part first; the group is still open. Added
+/// to S with `ADD`. Q comes from `q_fragment` where `q_in_registers`, and else from the warpgroup's rows at `q_smem`.
 ///
 /// # Safety
 /// All 128 threads of the warpgroup take part, behind a [`crate::ptx::wgmma::wgmma_fence`]. Q and K have landed, and neither they nor the
 /// fragments are touched until the group is done.
 #[inline(always)]
-pub(super) unsafe fn issue_scores<E: Element, Q: Shape, K: Shape, W: WgmmaTile>(
+pub(super) unsafe fn issue_scores<E: Element, Q: Shape, K: Shape, W: WgmmaTile, const ADD: bool>(
     s: &mut W::S<[f32; 4]>,
     (q_fragment, q_in_registers): (&W::Q, bool),
     q_smem: u32,
@@ -127,11 +147,11 @@ pub(super) unsafe fn issue_scores<E: Element, Q: Shape, K: Shape, W: WgmmaTile>(
             let q = q.advance(descriptor::head_dim_step::<Q>(step)).bits();
             let k = k.advance(descriptor::head_dim_step::<K>(step - first)).bits();
             let operand = q_fragment.row(0)[step as usize];
-            match (q_in_registers, step) {
-                (true, 0) => W::scores_from_registers::<E, false>(s, operand, k),
-                (true, _) => W::scores_from_registers::<E, true>(s, operand, k),
-                (false, 0) => W::scores::<E, false>(s, q, k),
-                (false, _) => W::scores::<E, true>(s, q, k),
+            match (q_in_registers, ADD || step > 0) {
+                (true, false) => W::scores_from_registers::<E, false>(s, operand, k),
+                (true, true) => W::scores_from_registers::<E, true>(s, operand, k),
+                (false, false) => W::scores::<E, false>(s, q, k),
+                (false, true) => W::scores::<E, true>(s, q, k),
             }
         }
     }
@@ -155,6 +175,29 @@ pub(super) unsafe fn issue_new_scores<E: Element, A: Shape, B: Shape, W: WgmmaTi
             let a = a.advance(descriptor::head_dim_step::<A>(step)).bits();
             let b = b.advance(descriptor::head_dim_step::<B>(step)).bits();
             W::scores::<E, true>(&mut s, a, b);
+        }
+        s
+    };
+    wgmma_commit_group();
+    s
+}
+
+/// As [`issue_new_scores`], of rows that each warp has in registers.
+///
+/// # Safety
+/// As for [`issue_scores`].
+#[inline(always)]
+pub(super) unsafe fn issue_new_scores_from_registers<E: Element, B: Shape, W: WgmmaTile>(
+    a: &W::Q,
+    b_smem: u32,
+) -> W::S<[f32; 4]> {
+    let (a, b) = (a.row(0), Descriptor::along_head_dim::<B>().at(b_smem));
+    // SAFETY: the caller's.
+    let s = unsafe {
+        let mut s = W::new_scores_from_registers::<E>(a[0], b.bits());
+        for step in 1..B::STEPS {
+            let b = b.advance(descriptor::head_dim_step::<B>(step)).bits();
+            W::scores_from_registers::<E, true>(&mut s, a[step as usize], b);
         }
         s
     };

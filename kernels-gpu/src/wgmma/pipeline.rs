@@ -141,7 +141,7 @@ impl<'a> Consumer<'a> {
                     k.wait_full();
                 }
                 let k = (k_smem + part * C::LAYOUT.k_bytes(), part * steps..(part + 1) * steps);
-                issue_scores::<C::Element, C::Q, C::K, C::Warp>(s, q, q_smem, k);
+                issue_scores::<C::Element, C::Q, C::K, C::Warp, false>(s, q, q_smem, k);
                 if part + 1 == C::VALUE_GROUPS {
                     more(s);
                 }

@@ -5,7 +5,9 @@ use super::stream::{Pair, Stage, Stream};
 use crate::backward::nonfinite::keep_out;
 use crate::backward::params::BackwardParams;
 use crate::backward::query_steps::{Step, Steps};
-use crate::backward::recompute::{ByColumn, hide, hide_by_score, probabilities, recompute, recompute_kept};
+use crate::backward::recompute::{
+    ByColumn, Pairs, hide, hide_by_score, probabilities, recompute, recompute_kept,
+};
 use crate::backward::row::STATISTICS_BYTES;
 use crate::backward::work::{first_index, key_rows, key_work};
 use crate::config::{BackwardConfig, check_backward};
@@ -129,7 +131,8 @@ unsafe fn tile<C: BackwardConfig, const DK: bool, const DV: bool>(
                 C::Score::row(forward, || query_at(forward, work, (work.head_q + step.head, query)))
             };
             let sink_tokens = forward.ragged.sink_tokens;
-            let statistics = ByColumn::new(beside, (lane_key, position.lane), sink_tokens, row);
+            let statistics =
+                ByColumn::new(Pairs::Interleaved, beside, (lane_key, position.lane), sink_tokens, row);
             let (mut p, mut ds) = (stationary.scores(&stage), Scores::<C>::splat([0.0; 4]));
             let score = C::Score::new(forward);
             if C::SCORES_WAIT {

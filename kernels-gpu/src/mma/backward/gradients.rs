@@ -33,7 +33,7 @@ impl<C: BackwardConfig> Stationary<C> {
         let view = LaneView::a_operand(position.warp_row, position.lane);
         let rows = [start, start + C::Stationary::BYTES].map(|tile| {
             // SAFETY: the caller's.
-            unsafe { Queries::new(SmemTile::at(tile), view, C::IN_REGISTERS) }
+            unsafe { Queries::new(SmemTile::at(tile), view, C::IN_REGISTERS > 0) }
         });
         Self { rows, position }
     }

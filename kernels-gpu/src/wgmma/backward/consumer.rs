@@ -8,12 +8,16 @@ use crate::ptx::mbarrier::{fence_proxy_async, mbarrier_wait};
 use crate::ptx::memory::{ld_shared, ld_shared_v4};
 use crate::ptx::warp::{first_lane, sync_warp};
 use crate::ptx::warpgroup::{named_barrier_or, named_barrier_sync};
-use crate::ptx::wgmma::wgmma_fence;
+use crate::ptx::wgmma::{wgmma_commit_group, wgmma_fence};
 use crate::ptx::{opaque, thread_idx_x_again};
+use crate::shape::Shape;
 use crate::tile::descriptor;
+use crate::tile::smem_tile::{LaneView, SmemTile};
 use crate::tile::warp_tile::{Tiles, WarpTile};
 use crate::wgmma::config::{CONSUMERS_BARRIER, WARPGROUP};
-use crate::wgmma::gemm::{issue_new_scores, issue_output};
+use crate::wgmma::gemm::{
+    WgmmaTile, issue_new_scores, issue_new_scores_from_registers, issue_output, issue_scores,
+};
 use crate::wgmma::ring::Ring;
 
 /// S or dP, and then P or dS, of a warp's rows and a stage.
@@ -93,7 +97,46 @@ pub(super) unsafe fn release<C: WgmmaBackwardConfig>(ring: &mut Ring) {
     ring.advance(C::STAGES);
 }
 
-/// Issues S of the warpgroup's rows and a stage, and then dP if it is asked for, a group each.
+/// A warp's rows of the stationary tiles, of those that stay in registers.
+pub(super) type Stationary<C> = [<<C as crate::config::BackwardConfig>::Warp as WarpTile>::Q; 2];
+
+/// None, where they stay in shared memory.
+#[inline(always)]
+pub(super) fn no_rows<C: WgmmaBackwardConfig>() -> Stationary<C> {
+    [<C::Warp as WarpTile>::Q::splat([0; 4]); 2]
+}
+
+/// Reads the warp's rows of the stationary tiles that stay in registers.
+///
+/// # Safety
+/// All lanes take part; the tiles have landed.
+#[inline(always)]
+pub(super) unsafe fn load_stationary<C: WgmmaBackwardConfig>() -> Stationary<C> {
+    const {
+        assert!(
+            C::IN_REGISTERS == 0 || C::Stationary::COLUMNS == 1,
+            "a tile of several columns has another swizzle"
+        )
+    }
+    let view = LaneView::a_operand(warp_row::<C>(), lane_again());
+    core::array::from_fn(|which| {
+        let tile = SmemTile::<C::Stationary>::at(layout::stationary::<C>(which as u32));
+        <C::Warp as WarpTile>::Q::from_fn(|_, step| {
+            // SAFETY: the caller's.
+            if (which as u32) < C::IN_REGISTERS { unsafe { tile.load(view, 0, step) } } else { [0; 4] }
+        })
+    })
+}
+
+/// Where the warpgroup's rows start in a stationary tile. Found again in each step, or descriptors of all products are kept in registers, and
+/// spill.
+#[inline(always)]
+fn rows_again<C: WgmmaBackwardConfig>() -> u32 {
+    let warpgroup = first_lane(thread_idx_x_again() / WARPGROUP) - 1;
+    if C::APART { first_lane(opaque(0)) } else { descriptor::row_step::<C::Stationary>(4 * warpgroup) }
+}
+
+/// Issues S of the warpgroup's rows and a stage, and then dP if it is asked for, a group each; both tiles are in shared memory.
 ///
 /// # Safety
 /// All 128 threads of the warpgroup take part; the tiles have landed, and stay until the groups are done.
@@ -101,10 +144,7 @@ pub(super) unsafe fn release<C: WgmmaBackwardConfig>(ring: &mut Ring) {
 pub(super) unsafe fn issue_scores_and<C: WgmmaBackwardConfig, const DP: bool>(
     stage: u32,
 ) -> (Scores<C>, Scores<C>) {
-    // Found again in each step, or descriptors of all products are kept in registers, and spill.
-    let warpgroup = first_lane(thread_idx_x_again() / WARPGROUP) - 1;
-    let rows =
-        if C::APART { first_lane(opaque(0)) } else { descriptor::row_step::<C::Stationary>(4 * warpgroup) };
+    let rows = rows_again::<C>();
     let issue = |which| {
         let (a, b) = (layout::stationary::<C>(which) + rows, layout::streamed::<C>(stage, which));
         // SAFETY: the caller's.
@@ -112,6 +152,34 @@ pub(super) unsafe fn issue_scores_and<C: WgmmaBackwardConfig, const DP: bool>(
     };
     wgmma_fence();
     (issue(0), if DP { issue(1) } else { Scores::<C>::splat([0.0; 4]) })
+}
+
+/// As [`issue_scores_and`], with dP added to `dp`, and stationary rows from registers where they are there.
+///
+/// # Safety
+/// As for [`issue_scores_and`].
+#[inline(always)]
+pub(super) unsafe fn issue_scores_onto<C: WgmmaBackwardConfig>(
+    stage: u32,
+    [k, v]: &Stationary<C>,
+    mut dp: Scores<C>,
+) -> (Scores<C>, Scores<C>) {
+    let rows = rows_again::<C>();
+    let [(k_smem, q), (v_smem, d_o)] =
+        [0, 1].map(|which| (layout::stationary::<C>(which) + rows, layout::streamed::<C>(stage, which)));
+    C::Warp::fence_scores(&mut dp);
+    // SAFETY: the caller's.
+    unsafe {
+        let s = if C::IN_REGISTERS > 0 {
+            issue_new_scores_from_registers::<C::Element, C::Streamed, C::Warp>(k, q)
+        } else {
+            issue_new_scores::<C::Element, C::Stationary, C::Streamed, C::Warp>(k_smem, q)
+        };
+        let (v, d_o) = ((v, C::IN_REGISTERS > 1), (d_o, 0..C::Streamed::STEPS));
+        issue_scores::<C::Element, C::Stationary, C::Streamed, C::Warp, true>(&mut dp, v, v_smem, d_o);
+        wgmma_commit_group();
+        (s, dp)
+    }
 }
 
 /// Issues a gradient's product of P or dS with a tile of a stage, as one group.

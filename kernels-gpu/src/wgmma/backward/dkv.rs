@@ -3,8 +3,8 @@
 
 use super::config::WgmmaBackwardConfig;
 use super::consumer::{
-    Gradient, Operand, issue_gradient, issue_scores_and, keep_out, lane_again, release, store,
-    sync_consumers, threads, wait_steps, wait_streamed, warp_row,
+    Gradient, Operand, Stationary, issue_gradient, issue_scores_and, issue_scores_onto, keep_out, lane_again,
+    load_stationary, no_rows, release, store, sync_consumers, threads, wait_steps, wait_streamed, warp_row,
 };
 use super::layout;
 use super::producer::{At, KEYS, QUERIES, copy_stationary, copy_streamed, start, tell_steps};
@@ -12,7 +12,7 @@ use super::turns::{done_with_ds, tile, wait_for_ds};
 use crate::backward::params::BackwardParams;
 use crate::backward::query_steps::{Step, Steps, ds_head, piece};
 use crate::backward::recompute::{
-    ByColumn, KeptByColumn, bent_gradients, drop_probabilities, hide, hide_by_score, probabilities,
+    ByColumn, KeptByColumn, Pairs, bent_gradients, drop_probabilities, hide, hide_by_score, probabilities,
     recompute, score_gradients, score_gradients_kept, scores_of, weights,
 };
 use crate::backward::row::{DK_REGISTERS, DV_REGISTERS, LIMITS_BYTES, STATISTICS_BYTES};
@@ -38,6 +38,12 @@ use crate::work::{query_at, visible_of_query};
 
 /// Rows of a stage at most, for each lane of a warp.
 const ROWS_OF_LANE: usize = 4;
+
+/// How statistics lie in a stage, and whether dP starts at −δ. Where weights are dropped, dP counts without them, and δ all the same; where only one
+/// of two warpgroups has dP, nobody has timed it in turns.
+const fn pairs<C: WgmmaBackwardConfig>() -> Pairs {
+    if C::Score::DROPS || C::APART { Pairs::Interleaved } else { Pairs::Negated }
+}
 
 /// The kernel: a CTA computes dK and dV of one block of keys of one KV head, or its split of them.
 ///
@@ -163,9 +169,9 @@ unsafe fn describe<C: WgmmaBackwardConfig>(steps: &Steps<'_, C>) {
                     // dS is without the factor of kept weights until gradients are written: where they are not kept, dP is then just 0.
                     delta = (f32::from_bits(delta) * rcp(factor(&steps.params.forward))).to_bits();
                 }
-                let at = layout::statistics::<C>(ring.buffer) + row * STATISTICS_BYTES;
-                st_shared(at, lse_log2);
-                st_shared(at + 4, delta);
+                for (offset, value) in pairs::<C>().written(row, [lse_log2, delta].map(f32::from_bits)) {
+                    st_shared(layout::statistics::<C>(ring.buffer) + offset, value.to_bits());
+                }
                 let query = first + row;
                 if C::SCORE_ROW_BYTES > 0 {
                     let (forward, work) = (&steps.params.forward, steps.work);
@@ -269,12 +275,17 @@ unsafe fn consume<C: WgmmaBackwardConfig, const DK: bool, const DV: bool>(params
     // SAFETY: the caller's; steps are the same for all consumers.
     unsafe {
         let mut steps = wait_steps::<C>();
+        let mut stationary = no_rows::<C>();
+        if C::IN_REGISTERS > 0 && steps > 0 {
+            stationary = load_stationary::<C>();
+        }
         while steps > 0 {
             let (note, first_key) = wait_streamed::<C>(ring);
             if note != 0 {
-                tainted |= step::<C, DK, DV, true>(params, &mut gradients, (ring, first_key), note);
+                tainted |=
+                    step::<C, DK, DV, true>(params, &mut gradients, &stationary, (ring, first_key), note);
             } else {
-                step::<C, DK, DV, false>(params, &mut gradients, (ring, first_key), note);
+                step::<C, DK, DV, false>(params, &mut gradients, &stationary, (ring, first_key), note);
             }
             release::<C>(&mut ring);
             steps -= 1;
@@ -308,6 +319,7 @@ unsafe fn consume<C: WgmmaBackwardConfig, const DK: bool, const DV: bool>(params
 unsafe fn step<C: WgmmaBackwardConfig, const DK: bool, const DV: bool, const PARTIAL: bool>(
     params: &BackwardParams,
     [d_k, d_v]: &mut [Gradient<C>; 2],
+    stationary: &Stationary<C>,
     (ring, first_key): (Ring, u32),
     note: u32,
 ) -> bool {
@@ -320,13 +332,18 @@ unsafe fn step<C: WgmmaBackwardConfig, const DK: bool, const DV: bool, const PAR
         let row = |column: u32| load_row(layout::score_rows::<C>(ring.buffer) + column * C::SCORE_ROW_BYTES);
         let statistics = || {
             let lane_key = first_key + warp_row::<C>() + lane_again() / 4;
-            ByColumn::new(beside, (lane_key, lane_again()), forward.ragged.sink_tokens, row)
+            ByColumn::new(pairs::<C>(), beside, (lane_key, lane_again()), forward.ragged.sink_tokens, row)
         };
         let (score, mut kept) = (C::Score::new(forward), KeptByColumn::default());
         if C::Score::DROPS {
             kept = statistics().kept_bits::<C::Warp, C::Score>(&dropout(forward));
         }
-        let (mut p, mut ds) = issue_scores_and::<C, DK>(ring.buffer);
+        let (mut p, mut ds) = if matches!(pairs::<C>(), Pairs::Negated) {
+            let dp = statistics().initial_dp::<C::Warp>();
+            issue_scores_onto::<C>(ring.buffer, stationary, dp)
+        } else {
+            issue_scores_and::<C, DK>(ring.buffer)
+        };
         let statistics = statistics();
         if PARTIAL {
             C::Warp::wait_scores::<0>(&mut p);
