@@ -230,7 +230,7 @@ fn host_time(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use check::measure::{Check, Timing};
+    use check::measure::{Check, Load, Timing};
 
     fn parsed(words: &[&str]) -> Arguments {
         Arguments::parse(words.iter().map(|word| (*word).to_owned()))
@@ -282,7 +282,7 @@ mod tests {
             check: Check { nan: 0, max_error: 0.001 },
             timing: Some(timing),
             times_us: Vec::new(),
-            sm_clock_mhz: None,
+            load: Load::default(),
         };
         let line = device_time_line(&problem, &measured);
         assert_eq!(line, "     10.00 µs (9.00 to 11.00)    53.7 TFLOP/s  fwd_x");

@@ -117,8 +117,26 @@ pub struct Measured {
     /// Device time of one launch in each timed replay, in microseconds, in their order; empty where the check failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub times_us: Vec<f64>,
-    /// SM clock under this load, in MHz, where NVML tells.
+    /// What the device does under this load.
+    #[serde(flatten)]
+    pub load: Load,
+}
+
+/// What a device does under a load, where NVML tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Load {
+    /// SM clock in MHz.
     pub sm_clock_mhz: Option<u32>,
+    /// Whether the power limit holds it down: then a kernel that does less takes less time, and one that merely waits less may not.
+    pub is_power_limited: Option<bool>,
+}
+
+impl Load {
+    /// The clock, marked where the power limit holds it down: `1650 P`, and `-` where nothing is known.
+    pub fn clock(&self) -> String {
+        let mark = if self.is_power_limited == Some(true) { " P" } else { "" };
+        self.sm_clock_mhz.map_or("-".to_owned(), |mhz| format!("{mhz}{mark}"))
+    }
 }
 
 /// A CUDA device to measure on.
@@ -143,7 +161,7 @@ struct Candidate<'a> {
     launches: usize,
     marks: (Mark, Mark),
     times_us: Vec<f64>,
-    sm_clock_mhz: Option<u32>,
+    load: Load,
 }
 
 impl Bench {
@@ -304,8 +322,8 @@ impl Bench {
         warm_up(timeline, candidates, options)?;
         progress(0, options.reps);
         self.timed_turns(timeline, candidates, options, progress)?;
-        if self.nvml.is_some() {
-            self.read_clocks(timeline, candidates)?;
+        for candidate in candidates {
+            candidate.load = self.load(timeline, &candidate.graph, &candidate.marks)?;
         }
         Ok(())
     }
@@ -336,20 +354,21 @@ impl Bench {
         Ok(())
     }
 
-    /// Reads the SM clock while each candidate runs, after the timed replays, as NVML may disturb them.
-    fn read_clocks(&self, timeline: &Timeline, candidates: &mut [Candidate<'_>]) -> Result<(), Error> {
+    /// What the device does while a graph is replayed: asked behind all timed replays, as NVML may disturb them.
+    fn load(&self, timeline: &Timeline, graph: &Graph, marks: &(Mark, Mark)) -> Result<Load, Error> {
         const LOAD: Duration = Duration::from_millis(20);
-        for candidate in candidates {
-            let start = Instant::now();
-            while start.elapsed() < LOAD {
-                for _ in 0..4 {
-                    replay_between(timeline, &candidate.graph, &candidate.marks)?;
-                }
-                candidate.sm_clock_mhz = self.reading().sm_clock_mhz;
-                timeline.finish()?;
+        let mut load = Load::default();
+        let Some(nvml) = &self.nvml else { return Ok(load) };
+        let start = Instant::now();
+        while start.elapsed() < LOAD {
+            for _ in 0..4 {
+                replay_between(timeline, graph, marks)?;
             }
+            let Reading { sm_clock_mhz, is_power_limited, .. } = nvml.read();
+            load = Load { sm_clock_mhz, is_power_limited };
+            timeline.finish()?;
         }
-        Ok(())
+        Ok(load)
     }
 
     fn result(
@@ -379,7 +398,7 @@ impl Bench {
             check,
             timing: candidate.and_then(|candidate| statistics(&candidate.times_us)),
             times_us: candidate.map_or_else(Vec::new, |candidate| candidate.times_us.clone()),
-            sm_clock_mhz: candidate.and_then(|candidate| candidate.sm_clock_mhz),
+            load: candidate.map(|candidate| candidate.load).unwrap_or_default(),
         })
     }
 }
@@ -403,9 +422,9 @@ fn candidate<'a>(
     }
     let launch_us = marks.1.since_us(&marks.0)? / LAUNCHES_TO_CALIBRATE as f64;
     let launches = launches_to_fill(launch_us, options.replay_us, tensors.sets());
-    let (times_us, sm_clock_mhz) = (Vec::new(), None);
+    let (times_us, load) = (Vec::new(), Load::default());
     let graph = capture(subject, tensors, timeline, launches)?;
-    Ok(Candidate { subject, graph, launches, marks, times_us, sm_clock_mhz })
+    Ok(Candidate { subject, graph, launches, marks, times_us, load })
 }
 
 /// A graph of `launches` launches, the sets of tensors in turns.

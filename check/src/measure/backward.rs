@@ -1,7 +1,7 @@
 //! Device time of backward passes, and a check of their gradients that needs no reference, at any size.
 
 use super::tensors::TensorSets;
-use super::{Bench, MeasureOptions, Timing, launches_to_fill, replay_between, statistics};
+use super::{Bench, Load, MeasureOptions, Timing, launches_to_fill, replay_between, statistics};
 use crate::reference::{gradient_start, row_start};
 use crate::workload::Workload;
 use ferroflash::backward::BackwardTensors;
@@ -60,6 +60,9 @@ pub struct MeasuredBackward {
     pub check: GradientCheck,
     /// Device time of a pass; `None` where the check failed.
     pub timing: Option<Timing>,
+    /// What the device does under this load.
+    #[serde(flatten)]
+    pub load: Load,
 }
 
 /// The tensors of a pass on the device, in the sets of the forward pass.
@@ -120,7 +123,7 @@ impl Bench {
         }
         let check = self.check_gradients(plan, &workload, &sets)?;
         let timeline = Timeline::new(&self.device)?;
-        let (mut timing, mut passes) = (None, 0);
+        let (mut timing, mut passes, mut load) = (None, 0, Load::default());
         if check.passed() {
             // SAFETY: the timeline's stream lives longer than any work on it, and is released below.
             unsafe { self.attention.reserve_backward(plan, timeline.stream())? };
@@ -149,6 +152,7 @@ impl Bench {
             }
             progress(options.reps, options.reps);
             timing = statistics(&times_us);
+            load = self.load(&timeline, &graph, &marks)?;
         }
         // SAFETY: all replays were waited for, and the graphs are not replayed again.
         unsafe { self.release(&timeline) };
@@ -158,6 +162,7 @@ impl Bench {
             passes_per_replay: passes,
             check,
             timing,
+            load,
         })
     }
 

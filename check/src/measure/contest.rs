@@ -3,7 +3,8 @@
 
 use super::tensors::{TensorSets, check_problems};
 use super::{
-    Bench, Candidate, Check, MeasureOptions, Subject, capture, launches_to_fill, replay_between, statistics,
+    Bench, Candidate, Check, Load, MeasureOptions, Subject, capture, launches_to_fill, replay_between,
+    statistics,
 };
 use crate::workload::Workload;
 use ferroflash::device::graph::{Mark, Timeline};
@@ -116,7 +117,7 @@ impl Bench {
                 launches,
                 marks,
                 times_us: Vec::new(),
-                sm_clock_mhz: None,
+                load: Load::default(),
             });
         }
         for (round, (least, most), all_us) in

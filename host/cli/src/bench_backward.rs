@@ -24,7 +24,7 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     let info = bench.device().info();
     output::print(&format!(
-        "{} (sm_{}), backward: medians of {} CUDA-graph replays, all launches of a pass together",
+        "{} (sm_{}), backward: medians of {} CUDA-graph replays, all launches of a pass together; P: the power limit holds the SM clock down",
         info.name, info.sm, options.reps
     ));
     let (mut results, mut failed, mut total) = (Vec::new(), 0, 0);
@@ -64,11 +64,14 @@ pub(crate) fn run(
 
 /// Times, or what is wrong, and the kernels.
 fn line(workload: &Workload, measured: &MeasuredBackward, tflops: Option<f64>) -> String {
-    let MeasuredBackward { entries, check, timing, .. } = measured;
+    let MeasuredBackward { entries, check, timing, load, .. } = measured;
     let times = match (timing, tflops) {
         (Some(timing), Some(tflops)) => format!(
-            "{:.2} µs (p10 {:.2}, p90 {:.2}), {tflops:.1} TFLOP/s",
-            timing.median_us, timing.p10_us, timing.p90_us
+            "{:.2} µs (p10 {:.2}, p90 {:.2}), {tflops:.1} TFLOP/s, {} MHz",
+            timing.median_us,
+            timing.p10_us,
+            timing.p90_us,
+            load.clock()
         ),
         _ => format!("wrong: {check}"),
     };

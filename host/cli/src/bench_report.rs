@@ -241,7 +241,7 @@ pub(crate) fn table(measurement: &Measurement) -> Vec<String> {
         String::new(),
         measurement.title.clone(),
         format!(
-            "  {:entry_width$} {:>9} {:>10} {:>10} {:>10} {:>7} {:>8} {:>7} {:>7} {:>8} {:>8} {:>5} {:>6} {:>5}{}",
+            "  {:entry_width$} {:>9} {:>10} {:>10} {:>10} {:>7} {:>8} {:>7} {:>7} {:>8} {:>8} {:>5} {:>6} {:>6}{}",
             "kernel",
             "splits",
             "median µs",
@@ -259,7 +259,11 @@ pub(crate) fn table(measurement: &Measurement) -> Vec<String> {
             if has_baseline { " × baseline" } else { "" }
         ),
     ];
+    let is_limited = rows.iter().any(|row| row.measured.load.is_power_limited == Some(true));
     lines.extend(rows.into_iter().map(|row| line(row, entry_width)));
+    if is_limited {
+        lines.push("  P: the device's power limit holds the SM clock down".to_owned());
+    }
     lines
 }
 
@@ -278,12 +282,11 @@ fn line(row: &Row, entry_width: usize) -> String {
             check.nan, check.max_error
         );
     };
-    let clock = measured.sm_clock_mhz.map_or("-".to_owned(), |mhz| mhz.to_string());
     let splits = format!("{}{}", measured.splits, if measured.is_fused { " fused" } else { "" });
     let speed = row.speed_relative_to_baseline.map_or(String::new(), |times| format!(" {times:>10.3}"));
     let share = row.share_of_copy.map_or("-".to_owned(), |share| format!("{:.0}%", share * 100.0));
     format!(
-        "  {entry:entry_width$} {splits:>9} {:>10.2} {:>10.2} {:>10.2} {:>6.1}% {:>8.1} {:>7.0} {share:>7} {:>8} {:>8.2} {:>5} {:>6.2} {:>5}{speed}",
+        "  {entry:entry_width$} {splits:>9} {:>10.2} {:>10.2} {:>10.2} {:>6.1}% {:>8.1} {:>7.0} {share:>7} {:>8} {:>8.2} {:>5} {:>6.2} {:>6}{speed}",
         timing.median_us,
         timing.p10_us,
         timing.p90_us,
@@ -294,7 +297,7 @@ fn line(row: &Row, entry_width: usize) -> String {
         measured.ctas_per_sm,
         measured.resident_ctas_per_sm,
         measured.waves,
-        clock
+        measured.load.clock()
     )
 }
 
@@ -330,7 +333,7 @@ fn utc_date(time: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use check::measure::{Check, Timing};
+    use check::measure::{Check, Load, Timing};
     use ferroflash::{Dtype, Sizes};
     use std::time::Duration;
 
@@ -356,7 +359,7 @@ mod tests {
             check: Check { nan: usize::from(median_us.is_none()), max_error: 0.001 },
             timing,
             times_us: Vec::new(),
-            sm_clock_mhz: None,
+            load: Load::default(),
         }
     }
 
@@ -377,6 +380,22 @@ mod tests {
         assert!(lines[4].contains("slow"));
         assert!(lines[5].contains("wrong WRONG: 1 elements"), "{lines:?}");
         assert!(table(&Measurement::new(&workload(), Vec::new(), None)).is_empty());
+    }
+
+    #[test]
+    fn a_clock_that_the_power_limit_holds_down_is_marked() {
+        let at = |us, sm_clock_mhz, is_power_limited| Measured {
+            load: Load { sm_clock_mhz, is_power_limited },
+            ..measured("one", Some(us))
+        };
+        let table = |rows| table(&Measurement::new(&workload(), rows, None));
+        let lines = table(vec![at(10.0, Some(1650), Some(true)), at(20.0, Some(1980), Some(false))]);
+        assert!(lines[3].ends_with(" 1650 P") && lines[4].ends_with(" 1980"), "{lines:?}");
+        assert!(lines[5].starts_with("  P: "), "{lines:?}");
+        let lines = table(vec![at(10.0, Some(1980), None), at(20.0, None, None)]);
+        assert!(lines.len() == 5 && lines[4].ends_with(" -"), "{lines:?}");
+        let json = serde_json::to_value(at(10.0, Some(1650), Some(true))).expect("JSON");
+        assert_eq!((&json["sm_clock_mhz"], &json["is_power_limited"]), (&1650.into(), &true.into()));
     }
 
     #[test]

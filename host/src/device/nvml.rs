@@ -1,6 +1,6 @@
 //! Clocks and the driver's version from NVML, where its library is installed. Everything here is optional.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr::NonNull;
 
 /// What NVML says of one device. A field that it cannot tell is `None`.
@@ -13,6 +13,8 @@ pub struct Reading {
     pub sm_clock_mhz: Option<u32>,
     /// The highest SM clock, in MHz.
     pub sm_clock_max_mhz: Option<u32>,
+    /// Whether the SM clock is down for the device's power limit now.
+    pub is_power_limited: Option<bool>,
     /// Memory clock now, in MHz.
     pub memory_clock_mhz: Option<u32>,
     /// Power drawn now, in W.
@@ -30,6 +32,9 @@ pub struct Nvml {
 const CLOCK_SM: c_uint = 1;
 const CLOCK_MEMORY: c_uint = 2;
 const TEMPERATURE_GPU: c_uint = 0;
+/// Of what limits clocks: the power limit (`nvmlClocksEventReasonSwPowerCap`) and an external power brake
+/// (`nvmlClocksThrottleReasonHwPowerBrakeSlowdown`).
+const POWER_LIMITS: u64 = 0x4 | 0x80;
 const SUCCESS: c_int = 0;
 
 type DeviceNumber = unsafe extern "C" fn(*mut c_void, *mut c_uint) -> c_int;
@@ -59,6 +64,7 @@ impl Nvml {
             driver: self.driver(),
             sm_clock_mhz: self.number_of(c"nvmlDeviceGetClockInfo", CLOCK_SM),
             sm_clock_max_mhz: self.number_of(c"nvmlDeviceGetMaxClockInfo", CLOCK_SM),
+            is_power_limited: self.clock_limits().map(|limits| limits & POWER_LIMITS != 0),
             memory_clock_mhz: self.number_of(c"nvmlDeviceGetClockInfo", CLOCK_MEMORY),
             power_w: self.number(c"nvmlDeviceGetPowerUsage").map(|milliwatts| f64::from(milliwatts) / 1e3),
             temperature_c: self.number_of(c"nvmlDeviceGetTemperature", TEMPERATURE_GPU),
@@ -73,6 +79,17 @@ impl Nvml {
                 self.call(c"nvmlSystemGetDriverVersion")?;
             (get(version.as_mut_ptr(), 96) == SUCCESS)
                 .then(|| CStr::from_ptr(version.as_ptr()).to_string_lossy().into_owned())
+        }
+    }
+
+    /// A bit for each thing that limits clocks now.
+    fn clock_limits(&self) -> Option<u64> {
+        let mut limits: c_ulonglong = 0;
+        // SAFETY: the call has this signature since NVML 5; newer libraries have it beside its new name.
+        unsafe {
+            let get: unsafe extern "C" fn(*mut c_void, *mut c_ulonglong) -> c_int =
+                self.call(c"nvmlDeviceGetCurrentClocksThrottleReasons")?;
+            (get(self.device, &mut limits) == SUCCESS).then_some(limits)
         }
     }
 

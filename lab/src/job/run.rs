@@ -166,7 +166,7 @@ fn brief(spec: &ProblemSpec, measured: Measured) -> Timed {
         cold_us: Vec::new(),
         fresh_us: Vec::new(),
         wall_us: None,
-        sm_clock_mhz: measured.sm_clock_mhz,
+        sm_clock_mhz: measured.load.sm_clock_mhz,
     }
 }
 
@@ -194,7 +194,7 @@ fn timings(spec: &ProblemSpec, times: &Times) -> std::result::Result<Vec<Timed>,
             cold_us: cold.times_us.clone(),
             fresh_us: fresh.times_us.clone(),
             wall_us,
-            sm_clock_mhz: warm.sm_clock_mhz,
+            sm_clock_mhz: warm.load.sm_clock_mhz,
         });
     }
     Ok(timed)
