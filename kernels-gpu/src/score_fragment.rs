@@ -56,6 +56,7 @@ pub struct Products<S, const FAR: bool> {
 }
 
 impl<S: Score, const FAR: bool> Products<S, FAR> {
+    /// Those that a score reads.
     #[inline(always)]
     pub fn new(score: S) -> Self {
         Self { score, near: score.near() }
