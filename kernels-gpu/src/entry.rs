@@ -82,6 +82,7 @@ macro_rules! entries {
 #[cfg(not(ferroflash_wgmma))]
 for_each_forward_kernel!(entries);
 
+/// Parameter blocks, by whether they have what ragged batches need.
 #[cfg(ferroflash_wgmma)]
 pub enum Blocks<const RAGGED: bool> {}
 
