@@ -467,6 +467,10 @@ pub fn describe(problem: &Problem) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reference::Ragged;
+    use crate::verification::RaggedCase;
+    use ferroflash::problem::Sizes;
+    use kernels_gpu::row::{Dtype, ScoreKind};
 
     #[test]
     fn bits_of_a_tree_are_counted_within_what_a_query_sees() {
@@ -493,10 +497,6 @@ mod tests {
             }
         }
     }
-    use crate::reference::Ragged;
-    use crate::verification::RaggedCase;
-    use ferroflash::problem::Sizes;
-    use kernels_gpu::row::{Dtype, ScoreKind};
 
     #[test]
     fn bytes_moved_count_each_tensor_once_and_shared_heads_once() {

@@ -3,6 +3,7 @@
 //! L and δ belong to queries, which are a lane's rows in `dq` and its columns in `dkv`: the orientation is a type. So is what touches every
 //! score, whose derivative dS is multiplied with.
 
+use super::row::STATISTICS_BYTES;
 use crate::dropout::{Dropout, KEYS, QUERIES, Transposed, WeightRow, of_keys};
 use crate::ptx::math::{ex2, fma, select};
 use crate::ptx::memory::{ld_shared_v2_f32, ld_shared_v4};
@@ -280,15 +281,17 @@ pub enum Pairs {
 
 impl Pairs {
     /// How far behind −L of a query lies −δ.
-    const NEGATED_DELTA: u32 = 8;
+    const NEGATED_DELTA: u32 = STATISTICS_BYTES;
 
     /// Where L and δ of a query lie, and what is written there of them.
     #[inline(always)]
     pub fn written(self, query: u32, [lse_log2, delta]: [f32; 2]) -> [(u32, f32); 2] {
         match self {
-            Pairs::Interleaved => [(query * 8, lse_log2), (query * 8 + 4, delta)],
+            Pairs::Interleaved => {
+                [(query * STATISTICS_BYTES, lse_log2), (query * STATISTICS_BYTES + 4, delta)]
+            }
             Pairs::Negated => {
-                let at = query / 2 * 16 + query % 2 * 4;
+                let at = query / 2 * 2 * STATISTICS_BYTES + query % 2 * 4;
                 [(at, -lse_log2), (at + Self::NEGATED_DELTA, -delta)]
             }
         }

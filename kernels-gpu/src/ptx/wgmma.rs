@@ -54,102 +54,32 @@ macro_rules! registers_of {
     };
 }
 
-macro_rules! wait_group {
-    ($pending:ident, $d:ident, $shape:literal, 0 $($tile:literal)*) => {
-        // Naming the registers ties them to the wait: what uses them stays behind it.
+/// An instruction that names an accumulator without a use of it: what writes the registers stays before it, and what reads them behind it.
+macro_rules! tied {
+    ($instruction:literal, ($($operand:tt)*), $d:ident, $shape:literal, 0 $($tile:literal)*) => {
         asm!(
-            concat!("wgmma.wait_group.sync.aligned {pending}; // {}, {}, {}, {}", $(registers_of!($tile)),*),
+            concat!($instruction, " // {}, {}, {}, {}", $(registers_of!($tile)),*),
             inout(reg32) $d[0][0], inout(reg32) $d[0][1], inout(reg32) $d[0][2], inout(reg32) $d[0][3],
             $(inout(reg32) $d[$tile][0], inout(reg32) $d[$tile][1], inout(reg32) $d[$tile][2],
                 inout(reg32) $d[$tile][3],)*
-            pending = const $pending, options(nostack)
+            $($operand)* options(nostack)
         )
     };
 }
 
-macro_rules! fence_of {
-    ($d:ident, $shape:literal, 0 $($tile:literal)*) => {
-        asm!(
-            concat!("wgmma.fence.sync.aligned; // {}, {}, {}, {}", $(registers_of!($tile)),*),
-            inout(reg32) $d[0][0], inout(reg32) $d[0][1], inout(reg32) $d[0][2], inout(reg32) $d[0][3],
-            $(inout(reg32) $d[$tile][0], inout(reg32) $d[$tile][1], inout(reg32) $d[$tile][2],
-                inout(reg32) $d[$tile][3],)*
-            options(nostack)
-        )
-    };
-}
-
-macro_rules! from_shared {
-    ($types:literal, $accumulate:ident, $d:ident, $a:ident, $b:ident, $shape:literal, 0 $($tile:literal)*) => {
+/// A product of these types, of operands as they are written behind D, and the operands. D is `inout`; or `out` alone where nothing is added up: else
+/// what its registers held before would be alive up to here.
+macro_rules! product {
+    ($direction:ident, $types:literal, $accumulate:expr, $operands:literal, ($($operand:tt)*), $d:ident,
+        $shape:literal, 0 $($tile:literal)*) => {
         asm!(
             concat!("{{ .reg .pred p; setp.ne.b32 p, {accumulate}, 0; wgmma.mma_async.sync.aligned.m64", $shape,
-                "k16.f32.", $types, " {{{}, {}, {}, {}", $(registers_of!($tile),)*
-                "}}, {a}, {b}, p, 1, 1, 0, 0; }}"),
-            inout(reg32) $d[0][0], inout(reg32) $d[0][1], inout(reg32) $d[0][2], inout(reg32) $d[0][3],
-            $(inout(reg32) $d[$tile][0], inout(reg32) $d[$tile][1], inout(reg32) $d[$tile][2],
-                inout(reg32) $d[$tile][3],)*
-            a = in(reg64) $a, b = in(reg64) $b, accumulate = const $accumulate as i32, options(nostack)
-        )
-    };
-}
-
-macro_rules! from_shared_rows {
-    ($types:literal, $d:ident, $a:ident, $b:ident, $shape:literal, 0 $($tile:literal)*) => {
-        asm!(
-            concat!("{{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64", $shape,
-                "k16.f32.", $types, " {{{}, {}, {}, {}", $(registers_of!($tile),)*
-                "}}, {a}, {b}, p, 1, 1, 1, 1; }}"),
-            inout(reg32) $d[0][0], inout(reg32) $d[0][1], inout(reg32) $d[0][2], inout(reg32) $d[0][3],
-            $(inout(reg32) $d[$tile][0], inout(reg32) $d[$tile][1], inout(reg32) $d[$tile][2],
-                inout(reg32) $d[$tile][3],)*
-            a = in(reg64) $a, b = in(reg64) $b, options(nostack)
-        )
-    };
-}
-
-macro_rules! new_from_shared {
-    ($types:literal, $d:ident, $a:ident, $b:ident, $shape:literal, 0 $($tile:literal)*) => {
-        // D is an output alone: what its registers held before would be alive up to here.
-        asm!(
-            concat!("{{ .reg .pred p; setp.ne.b32 p, 0, 0; wgmma.mma_async.sync.aligned.m64", $shape,
-                "k16.f32.", $types, " {{{}, {}, {}, {}", $(registers_of!($tile),)*
-                "}}, {a}, {b}, p, 1, 1, 0, 0; }}"),
-            out(reg32) $d[0][0], out(reg32) $d[0][1], out(reg32) $d[0][2], out(reg32) $d[0][3],
-            $(out(reg32) $d[$tile][0], out(reg32) $d[$tile][1], out(reg32) $d[$tile][2],
-                out(reg32) $d[$tile][3],)*
-            a = in(reg64) $a, b = in(reg64) $b, options(nostack)
-        )
-    };
-}
-
-macro_rules! new_from_registers {
-    ($types:literal, $d:ident, $a:ident, $b:ident, $shape:literal, 0 $($tile:literal)*) => {
-        asm!(
-            concat!("{{ .reg .pred p; setp.ne.b32 p, 0, 0; wgmma.mma_async.sync.aligned.m64", $shape,
-                "k16.f32.", $types, " {{{}, {}, {}, {}", $(registers_of!($tile),)*
-                "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, p, 1, 1, 0; }}"),
-            out(reg32) $d[0][0], out(reg32) $d[0][1], out(reg32) $d[0][2], out(reg32) $d[0][3],
-            $(out(reg32) $d[$tile][0], out(reg32) $d[$tile][1], out(reg32) $d[$tile][2],
-                out(reg32) $d[$tile][3],)*
-            a0 = in(reg32) $a[0], a1 = in(reg32) $a[1], a2 = in(reg32) $a[2], a3 = in(reg32) $a[3],
-            b = in(reg64) $b, options(nostack)
-        )
-    };
-}
-
-macro_rules! from_registers {
-    ($types:literal, $accumulate:ident, $transposed:ident, $d:ident, $a:ident, $b:ident, $shape:literal,
-        0 $($tile:literal)*) => {
-        asm!(
-            concat!("{{ .reg .pred p; setp.ne.b32 p, {accumulate}, 0; wgmma.mma_async.sync.aligned.m64", $shape,
-                "k16.f32.", $types, " {{{}, {}, {}, {}", $(registers_of!($tile),)*
-                "}}, {{{a0}, {a1}, {a2}, {a3}}}, {b}, p, 1, 1, {b_along_rows}; }}"),
-            inout(reg32) $d[0][0], inout(reg32) $d[0][1], inout(reg32) $d[0][2], inout(reg32) $d[0][3],
-            $(inout(reg32) $d[$tile][0], inout(reg32) $d[$tile][1], inout(reg32) $d[$tile][2],
-                inout(reg32) $d[$tile][3],)*
-            a0 = in(reg32) $a[0], a1 = in(reg32) $a[1], a2 = in(reg32) $a[2], a3 = in(reg32) $a[3],
-            b = in(reg64) $b, accumulate = const $accumulate as i32, b_along_rows = const !$transposed as i32,
-            options(nostack)
+                "k16.f32.", $types, " {{{}, {}, {}, {}", $(registers_of!($tile),)* "}}, ", $operands, "; }}"),
+            $direction(reg32) $d[0][0], $direction(reg32) $d[0][1], $direction(reg32) $d[0][2],
+            $direction(reg32) $d[0][3],
+            $($direction(reg32) $d[$tile][0], $direction(reg32) $d[$tile][1], $direction(reg32) $d[$tile][2],
+                $direction(reg32) $d[$tile][3],)*
+            $($operand)* accumulate = const $accumulate as i32, options(nostack)
         )
     };
 }
@@ -161,14 +91,16 @@ macro_rules! from_registers {
 #[inline(always)]
 pub unsafe fn wgmma_wait_group<const PENDING: i32, const N: usize>(d: &mut Accumulator<N>) {
     // SAFETY: the caller's.
-    unsafe { for_shape!(N, wait_group!(PENDING, d,)) }
+    unsafe {
+        for_shape!(N, tied!("wgmma.wait_group.sync.aligned {pending};", (pending = const PENDING,), d,))
+    }
 }
 
 /// [`wgmma_fence`] for an accumulator that has been written: the writes stay before it.
 #[inline(always)]
 pub fn wgmma_fence_of<const N: usize>(d: &mut Accumulator<N>) {
     // SAFETY: orders accesses of this thread only.
-    unsafe { for_shape!(N, fence_of!(d,)) }
+    unsafe { for_shape!(N, tied!("wgmma.fence.sync.aligned;", (), d,)) }
 }
 
 macro_rules! wgmma {
@@ -182,7 +114,7 @@ macro_rules! wgmma {
         #[inline(always)]
         pub unsafe fn $shared<const ACCUMULATE: bool, const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64) {
             // SAFETY: the caller's.
-            unsafe { for_shape!(N, from_shared!($types, ACCUMULATE, d, a, b,)) }
+            unsafe { for_shape!(N, product!(inout, $types, ACCUMULATE, "{a}, {b}, p, 1, 1, 0, 0", (a = in(reg64) a, b = in(reg64) b,), d,)) }
         }
 
         $(#[$doc])*
@@ -193,7 +125,7 @@ macro_rules! wgmma {
         #[inline(always)]
         pub unsafe fn $rows<const N: usize>(d: &mut Accumulator<N>, a: u64, b: u64) {
             // SAFETY: the caller's.
-            unsafe { for_shape!(N, from_shared_rows!($types, d, a, b,)) }
+            unsafe { for_shape!(N, product!(inout, $types, true, "{a}, {b}, p, 1, 1, 1, 1", (a = in(reg64) a, b = in(reg64) b,), d,)) }
         }
 
         $(#[$doc])*
@@ -205,7 +137,7 @@ macro_rules! wgmma {
         pub unsafe fn $new<const N: usize>(a: u64, b: u64) -> Accumulator<N> {
             let mut d = [[0.0; 4]; N];
             // SAFETY: the caller's.
-            unsafe { for_shape!(N, new_from_shared!($types, d, a, b,)) };
+            unsafe { for_shape!(N, product!(out, $types, false, "{a}, {b}, p, 1, 1, 0, 0", (a = in(reg64) a, b = in(reg64) b,), d,)) };
             d
         }
 
@@ -218,7 +150,7 @@ macro_rules! wgmma {
         pub unsafe fn $new_registers<const N: usize>(a: [u32; 4], b: u64) -> Accumulator<N> {
             let mut d = [[0.0; 4]; N];
             // SAFETY: the caller's.
-            unsafe { for_shape!(N, new_from_registers!($types, d, a, b,)) };
+            unsafe { for_shape!(N, product!(out, $types, false, "{{{a0}, {a1}, {a2}, {a3}}}, {b}, p, 1, 1, 0", (a0 = in(reg32) a[0], a1 = in(reg32) a[1], a2 = in(reg32) a[2], a3 = in(reg32) a[3], b = in(reg64) b,), d,)) };
             d
         }
 
@@ -235,7 +167,7 @@ macro_rules! wgmma {
             b: u64,
         ) {
             // SAFETY: the caller's.
-            unsafe { for_shape!(N, from_registers!($types, ACCUMULATE, TRANSPOSED, d, a, b,)) }
+            unsafe { for_shape!(N, product!(inout, $types, ACCUMULATE, "{{{a0}, {a1}, {a2}, {a3}}}, {b}, p, 1, 1, {b_along_rows}", (a0 = in(reg32) a[0], a1 = in(reg32) a[1], a2 = in(reg32) a[2], a3 = in(reg32) a[3], b = in(reg64) b, b_along_rows = const !TRANSPOSED as i32,), d,)) }
         }
     )* };
 }

@@ -275,6 +275,12 @@ unsafe fn consume<C: WgmmaBackwardConfig, const DK: bool, const DV: bool>(params
     // SAFETY: the caller's; steps are the same for all consumers.
     unsafe {
         let mut steps = wait_steps::<C>();
+        const {
+            assert!(
+                C::IN_REGISTERS == 0 || matches!(pairs::<C>(), Pairs::Negated),
+                "rows in registers are read where dP starts at −δ alone"
+            )
+        }
         let mut stationary = no_rows::<C>();
         if C::IN_REGISTERS > 0 && steps > 0 {
             stationary = load_stationary::<C>();
