@@ -73,7 +73,7 @@ pub trait BackwardConfig {
     type Stationary: Shape;
     /// A block of streamed rows in shared memory.
     type Streamed: Shape;
-    /// The fragments of a warp: 16 stationary rows.
+    /// The fragments of a warp's stationary rows.
     type Warp: WarpTile;
     /// What touches every score.
     type Score: Score;
@@ -82,7 +82,7 @@ pub trait BackwardConfig {
     const WARPS: Warps = Warps {
         along_rows: Self::ROW.computing_warps(),
         along_keys: 1,
-        rows: 16,
+        rows: 16 * Self::Warp::M as u32,
         keys: Self::Streamed::ROWS,
     };
     /// Threads of a CTA.
@@ -93,16 +93,21 @@ pub trait BackwardConfig {
     const STAGE_BYTES: u32 = Self::ROW.stage_bytes();
     /// With wgmma, bytes of all tiles, which come first in shared memory.
     const TILES_BYTES: u32 = Self::ROW.tiles_bytes();
-    /// With wgmma, bytes of what is noted of stages and rows, between the tiles and the barriers.
+    /// With wgmma, bytes of what is noted of stages and rows, between the tiles and the barriers; with mma.sync, of a tile and its steps.
     const NOTES_BYTES: u32 = Self::ROW.notes_bytes();
+    /// Where these are with mma.sync: at the end of shared memory.
+    const NOTES_OFFSET: u32 = Self::ROW.smem_bytes() - Self::NOTES_BYTES;
     /// Whether rows past a sequence's last one are zeros in shared memory, and P of zeros is finite. Bulk copies bring what follows in the
     /// tensor, if anything does; a score that depends on more than the product may be anything.
     const ZERO_FILLED: bool = matches!(Self::ROW.isa, Isa::Mma) && !Self::Score::OF_KEYS;
+    /// Whether fragments take so many registers that a lane's places in tiles are worked out anew in each step.
+    const IS_TIGHT: bool = Self::ROW.is_tight();
     /// Whether what the gradients' products load waits for the element step, which of other scores than the plain one takes the registers
-    /// that early loads would.
-    const LOADS_WAIT: bool = !Self::ROW.score.is_plain();
-    /// Whether what a score loads waits for S, and where keys are rows for dP as well, where one gradient takes half of all registers.
-    const SCORES_WAIT: bool = Self::Score::OF_KEYS && Self::ROW.head_dim > 128;
+    /// that early loads would; and where fragments take most of them.
+    const LOADS_WAIT: bool = !Self::ROW.score.is_plain() || Self::IS_TIGHT;
+    /// Whether what a score loads waits for S, and where keys are rows for dP as well, where one gradient takes half of all registers; and where
+    /// fragments take most of them, what dP loads waits for S.
+    const SCORES_WAIT: bool = Self::Score::OF_KEYS && Self::ROW.head_dim > 128 || Self::IS_TIGHT;
     /// With wgmma, whether a score's share of P is of a few queries at a time.
     const SCORES_PACED: bool = Self::Score::OF_KEYS && Self::ROW.head_dim > 64;
     /// Bytes of what a query in shared memory says beside its rows, where keys are stationary.
@@ -111,7 +116,7 @@ pub trait BackwardConfig {
     const SCORE_ROW_BYTES: u32 = Self::ROW.score_row_bytes();
     /// Whether a CTA, or with wgmma a warpgroup, computes dK of a block of keys and another one dV.
     const APART: bool = Self::ROW.gradients_apart();
-    /// With dQ = dS·K, gradients of 64 queries of a warpgroup.
+    /// With dQ = dS·K on wgmma, gradients of 64 queries of a warpgroup.
     const GRADIENTS: u32 = Self::ROW.warp_rows() / 16;
     /// Keys that bulk copies bring at a time.
     const KEYS_OF_BOX: u32 = Self::ROW.keys_of_box();
@@ -138,15 +143,15 @@ pub const fn check_backward<C: BackwardConfig>() {
     let row = &C::ROW;
     assert!(C::Stationary::ROWS == row.stationary_rows() && C::Streamed::ROWS == row.streamed_rows(), "rows");
     assert!(C::Stationary::WIDTH == row.head_dim && C::Streamed::WIDTH == row.head_dim, "widths");
-    assert!(C::Warp::M == 1, "16 rows a warp");
-    let tiles = if matches!(row.pass, Pass::DqDs) {
-        C::STAGES * (C::Streamed::BYTES + row.ds_bytes())
+    assert!(C::Warp::M as u32 == row.m_tiles(), "rows of a warp");
+    let (stationary, tiles) = if matches!(row.pass, Pass::DqDs) {
+        (0, C::STAGES * (C::Streamed::BYTES + row.ds_bytes()))
     } else {
-        2 * (C::Stationary::BYTES + C::STAGES * C::Streamed::BYTES)
+        (2 * C::Stationary::BYTES, 2 * (C::Stationary::BYTES + C::STAGES * C::Streamed::BYTES))
     };
     match row.isa {
         Isa::Mma => assert!(
-            2 * C::Stationary::BYTES + C::STAGES * C::STAGE_BYTES == row.smem_bytes(),
+            stationary + C::STAGES * C::STAGE_BYTES == C::NOTES_OFFSET,
             "shared memory is what the host gives"
         ),
         Isa::Wgmma => assert!(

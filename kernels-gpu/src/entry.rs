@@ -142,7 +142,7 @@ macro_rules! backward_config {
             type Stationary = TileOf<{ $row.stationary_rows() }, { $row.head_dim }>;
             type Streamed = TileOf<{ $row.streamed_rows() }, { $row.head_dim }>;
             type Warp = Fragments<
-                1,
+                { $row.m_tiles() as usize },
                 { $row.streamed_rows() as usize / 8 },
                 { $row.streamed_rows() as usize / 16 },
                 { $row.head_dim as usize / 8 },
@@ -174,6 +174,12 @@ macro_rules! pass {
     };
     (Dkv) => {
         crate::mma::backward::dkv::dkv::<Kernel>
+    };
+    (DkvDs) => {
+        crate::mma::backward::dkv::dkv::<Kernel>
+    };
+    (DqDs) => {
+        crate::mma::backward::dqds::dqds::<Kernel>
     };
 }
 #[cfg(not(ferroflash_wgmma))]

@@ -27,6 +27,12 @@ impl KeyRows {
         Self { base, head, stride: strides.row }
     }
 
+    /// Those from the global address of the first one on.
+    #[inline(always)]
+    pub fn starting_at(address: u64, strides: &Strides) -> Self {
+        Self { base: address, head: 0, stride: strides.row }
+    }
+
     /// The global address of byte `along` of a key's row.
     #[inline(always)]
     pub fn address(&self, key: u32, along: u32) -> u64 {

@@ -468,23 +468,33 @@ fn a_plan_takes_the_kernels_of_its_device_and_grid() {
         for entry in [of(DeviceModel::H200, large), of(DeviceModel::H200, small)].concat() {
             assert!(entry.starts_with("bwd_wgmma_"), "{entry}");
         }
-        for model in [a100, l4] {
-            let warps = ["_w4", if head_dim > 64 { "_w4" } else { "_w8" }];
+        let width = if head_dim > 64 { 128 } else { 64 };
+        let [keys, keys_of_small] = if width == 128 { ["m32n64_w4"; 2] } else { ["m32n128_w4", "m64n64_w4"] };
+        // Five products where memory is fast enough for dS.
+        for (model, [first, second]) in [(a100, ["dkvds", "dqds"]), (l4, ["dq", "dkv"])] {
             let entries = of(model, large);
-            assert!(entries.iter().zip(warps).all(|(entry, warps)| entry.contains(warps)), "{entries:?}");
+            assert!(entries[0].starts_with(&format!("bwd_{first}_bf16_d{width}_")), "{entries:?}");
+            assert!(entries[1].starts_with(&format!("bwd_{second}_bf16_d{width}_")), "{entries:?}");
+            assert!(entries.iter().any(|entry| entry.contains(keys)), "{entries:?}");
             // Not one CTA an SM: blocks of 64 rows are on twice as many.
-            assert!(of(model, small).iter().all(|entry| entry.contains("_w4")), "{:?}", of(model, small));
+            let entries = of(model, small);
+            assert!(entries.iter().any(|entry| entry.contains(keys_of_small)), "{entries:?}");
         }
     }
     // Where the driver encodes no tensor maps the plan says so, and takes kernels that need none.
-    let problem = Problem::new(sizes(1, (4, 4), (200, 200), 64), Dtype::F16).expect("valid");
-    let backward = Backward::new(&problem).expect("kernels");
     let mut old = DeviceModel::H200.info();
     old.has_tensor_maps = false;
-    for step in BackwardPlan::of_table(&backward, &old).expect("planned").steps() {
-        assert!(!step.kernel().entry.contains("wgmma"), "{}", step.kernel().entry);
-        assert!(matches!(step.obstacle(), Some(Error::NoTensorMaps { .. })), "{:?}", step.obstacle());
+    for rows in [600, 200] {
+        let problem = Problem::new(sizes(1, (4, 4), (rows, rows), 64), Dtype::F16).expect("valid");
+        let plan = BackwardPlan::of_table(&Backward::new(&problem).expect("kernels"), &old).expect("planned");
+        assert_eq!(plan.statistics_ctas().is_some(), rows == 600, "five products, or seven");
+        for step in plan.steps() {
+            assert!(!step.kernel().entry.contains("wgmma"), "{}", step.kernel().entry);
+            assert!(matches!(step.obstacle(), Some(Error::NoTensorMaps { .. })), "{:?}", step.obstacle());
+        }
     }
+    let problem = Problem::new(sizes(1, (4, 4), (200, 200), 64), Dtype::F16).expect("valid");
+    let backward = Backward::new(&problem).expect("kernels");
     // Every kernel of the table is among those that are verified, the ones that are taken first.
     let plans = BackwardPlan::all_of_table(&backward, &DeviceModel::H200.info()).expect("planned");
     let entries: BTreeSet<String> = plans.iter().flat_map(BackwardPlan::entries).collect();

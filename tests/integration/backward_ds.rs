@@ -7,6 +7,7 @@ use check::verification::BackwardCase;
 use check::workload::Workload;
 use ferroflash::problem::{ElementStrides, TensorRole};
 use ferroflash::{Attention, Backward, BackwardPlan, Dtype, GradientInputs, Gradients, Mask, Problem, Sizes};
+use kernels_gpu::row::Isa;
 use ptx_sim::Schedule;
 use std::num::NonZeroU32;
 
@@ -17,17 +18,27 @@ support::trials!(
     no_plan_keeps_ds_over_its_limit,
     packed_sequences_of_any_length_are_right_by_five_products,
     a_packed_sequence_is_the_same_wherever_it_stands,
+    pairs_of_mma_sync_are_right_whatever_is_computed_when,
 );
 
 fn sizes(batch: u32, heads: (u32, u32), seqlens: (u32, u32), head_dim: u32) -> Sizes {
     Sizes { batch, heads_q: heads.0, heads_kv: heads.1, seqlen_q: seqlens.0, seqlen_k: seqlens.1, head_dim }
 }
 
-/// The plans that keep dS: of one launch, or of pairs of launches.
+/// The plans with wgmma that keep dS: of one launch, or of pairs of launches.
 fn plans(backward: &Backward, attention: &Attention) -> Vec<BackwardPlan> {
+    plans_of(Isa::Wgmma, backward, attention)
+}
+
+fn plans_of(isa: Isa, backward: &Backward, attention: &Attention) -> Vec<BackwardPlan> {
     let mut all =
         BackwardPlan::all(backward, attention.library(), attention.device().info()).expect("planned");
     all.retain(|plan| plan.statistics_ctas().is_some());
+    for plan in &all {
+        let isas: Vec<Isa> = plan.steps().iter().map(|step| step.kernel().row.isa).collect();
+        assert!(isas.iter().all(|isa| *isa == isas[0]), "{:?} are of two families", plan.entries());
+    }
+    all.retain(|plan| plan.steps()[0].kernel().row.isa == isa);
     all
 }
 
@@ -35,7 +46,17 @@ fn plans(backward: &Backward, attention: &Attention) -> Vec<BackwardPlan> {
 /// launches its kernels, and of how many KV heads it keeps dS.
 #[track_caller]
 fn computed(case: &BackwardCase, kept: &[(u32, u32)], attention: &Attention) -> Gradients {
-    let plans = plans(&case.backward, attention);
+    computed_by(&plans(&case.backward, attention), case, kept, attention)
+}
+
+/// As [`computed`], by these plans.
+#[track_caller]
+fn computed_by(
+    plans: &[BackwardPlan],
+    case: &BackwardCase,
+    kept: &[(u32, u32)],
+    attention: &Attention,
+) -> Gradients {
     assert_eq!(plans.iter().map(|plan| (plan.chunks(), plan.heads_kept())).collect::<Vec<_>>(), kept);
     let mut gradients = plans.iter().map(|plan| case.run_plan(attention, plan).expect("computed"));
     let first = gradients.next().expect("it can keep dS");
@@ -234,5 +255,45 @@ fn a_packed_sequence_is_the_same_wherever_it_stands() {
                 "{name} at {at} of {sequences:?}, {chunks} chunks"
             );
         }
+    }
+}
+
+fn pairs_of_mma_sync_are_right_whatever_is_computed_when() {
+    let window = Mask::window(Some(40), Some(0));
+    let sinks = Mask::window(Some(20), Some(90)).with_sink_tokens(3);
+    // Keys that end with the first half of a block of dS, or behind it; more keys than queries, and the reverse.
+    for (dtype, head_dim, (seqlen_q, seqlen_k), mask, kind) in [
+        (Dtype::F16, 64, (150, 190), Mask::FULL, InputKind::Random),
+        (Dtype::Bf16, 128, (200, 140), Mask::CAUSAL, InputKind::Outliers),
+        (Dtype::Bf16, 64, (70, 420), window, InputKind::NotANumber),
+        (Dtype::F16, 128, (310, 250), sinks, InputKind::NotANumber),
+        (Dtype::F16, 40, (230, 160), Mask::CAUSAL.with_chunk(75), InputKind::NotANumber),
+        (Dtype::Bf16, 72, (140, 180), Mask::FULL.with_intervals(), InputKind::Outliers),
+    ] {
+        let problem = Problem::new(sizes(1, (4, 2), (seqlen_q, seqlen_k), head_dim), dtype)
+            .and_then(|problem| problem.with_mask(mask))
+            .expect("valid");
+        let backward = Backward::new(&problem).expect("it has kernels");
+        let of = |backward: Backward| {
+            let workload = Workload::of(backward.problem());
+            BackwardCase::new(&backward, workload, (kind, 1), true).expect("a case")
+        };
+        let computed = |backward: Backward, kept, schedule| {
+            let attention = support::scheduled(schedule);
+            let plans = plans_of(Isa::Mma, &backward, &attention);
+            computed_by(&plans, &of(backward), &[kept], &attention)
+        };
+        let whole = computed(backward, (1, 2), Schedule::Deterministic);
+        let of_head =
+            plans_of(Isa::Mma, &backward, &support::scheduled(Schedule::Deterministic))[0].ds_bytes() / 2;
+        let of_one_head = backward.with_ds_bytes_max(of_head);
+        assert_eq!(computed(of_one_head, (2, 1), Schedule::Seeded(3)), whole, "{problem:?}");
+    }
+    let sequences = [(130, 190), (0, 70), (129, 257), (1, 1), (65, 0), (70, 129)];
+    for (dtype, head_dim, mask) in [(Dtype::F16, 64, Mask::CAUSAL), (Dtype::Bf16, 128, Mask::FULL)] {
+        let attention = support::scheduled(Schedule::Seeded(6));
+        let backward = packed(&sequences, mask, (dtype, head_dim), 9);
+        let plans = plans_of(Isa::Mma, &backward, &attention);
+        computed_by(&plans, &case_of(&backward, &sequences, InputKind::NotANumber), &[(1, 3)], &attention);
     }
 }

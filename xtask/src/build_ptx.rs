@@ -227,7 +227,7 @@ fn bounded(text: &str, family: &str, rows: &Tables) -> anyhow::Result<String> {
     let bounds = |entry: &str| {
         let forward = rows.rows.get(entry);
         let forward = forward.map(|row| of_row(row.isa, geometry::threads(row), row.min_ctas));
-        let backward = || rows.backward.get(entry).map(|row| of_row(row.isa, row.threads(), 1));
+        let backward = || rows.backward.get(entry).map(|row| of_row(row.isa, row.threads(), row.min_ctas()));
         let step = || step(entry).map(|step| of_row(Isa::Mma, step.row.threads(), 1));
         forward.or_else(backward).or_else(step)
     };
@@ -365,7 +365,8 @@ mod tests {
         write(folder.path(), &ISAS.map(|isa| fake_ptx(&rows, isa)), "rustc", &rows, None).expect("writes");
         let forward =
             rows.rows.iter().map(|(entry, row)| (entry, row.isa, geometry::threads(row), row.min_ctas));
-        let backward = rows.backward.iter().map(|(entry, row)| (entry, row.isa, row.threads(), 1));
+        let backward =
+            rows.backward.iter().map(|(entry, row)| (entry, row.isa, row.threads(), row.min_ctas()));
         for (entry, isa, threads, min_ctas) in forward.chain(backward) {
             let text = std::fs::read_to_string(folder.path().join(ptx_file(isa.arch()))).expect("readable");
             let is_said = min_ctas > 1 || isa == Isa::Wgmma;

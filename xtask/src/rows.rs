@@ -280,9 +280,9 @@ mod tests {
         assert_eq!(from(&both).expect("possible").len(), 1);
         let names: Vec<String> = backward_from(&both).expect("possible").into_keys().collect();
         assert_eq!(names, ["bwd_dkv_f16_d64_m64n128_w8s2"]);
-        let impossible = both.replace("\"warps\":8,\"stages\":2", "\"warps\":4,\"stages\":2");
-        let error = backward_from(&impossible).expect_err("8 warps have 128 keys").to_string();
-        assert!(error.starts_with("row 1, bwd_dkv_f16_d64_m64n128_w4s2: warps must be"), "{error}");
+        let impossible = both.replace("\"warps\":8,\"stages\":2", "\"warps\":2,\"stages\":2");
+        let error = backward_from(&impossible).expect_err("4 or 8 warps have 128 keys").to_string();
+        assert!(error.starts_with("row 1, bwd_dkv_f16_d64_m64n128_w2s2: warps must be"), "{error}");
         assert!(matches!(backward_from(&format!("[{BACKWARD},{BACKWARD}]")), Err(RowsError::Twice { .. })));
         assert!(matches!(from(&format!("[{BACKWARD}]")), Err(RowsError::Empty(_))));
     }

@@ -230,6 +230,13 @@ impl BackwardPlan {
         })
     }
 
+    /// Notes of its kernels without wgmma why those with it cannot be taken, if they cannot: a choice of kernels says so of all.
+    fn say_why_without_wgmma(&mut self, choice: &Choice) {
+        for step in self.steps.iter_mut().filter(|step| step.kernel.row.isa == Isa::Mma) {
+            step.obstacle.clone_from(&choice.obstacle);
+        }
+    }
+
     /// The gradients.
     pub fn backward(&self) -> &Backward {
         &self.backward
@@ -334,9 +341,17 @@ impl BackwardPlan {
 /// Pairs of a query and a key of a head from which on it is worth to keep dS: at head_dim 64 and 128 it was 1.06 to 1.36 times as fast in 18 random
 /// problems from 217 × 217 on, at 96 1.08 to 1.31 times in seven, 0.96 to 1.04 in four with few KV heads, and 0.71 and 0.79 at 128 × 128.
 const PAIRS_LEAST: u64 = 1 << 15;
+/// The same with mma.sync: from 512 × 512 on they were 1.03 to 1.45 times as fast, at 400 × 400 of few heads 0.81 to 1.0.
+const PAIRS_LEAST_MMA: u64 = 1 << 18;
 /// The same of kernels that are wider than those that do not keep it.
 const PAIRS_LEAST_WIDER: u64 = 1 << 22;
 const WIDE: u32 = 128;
+
+/// Whether a device's memory brings so many bytes a product of mma.sync that dS costs less than two products: those with HBM. L4 and RTX 4090 have 2
+/// to 6 bytes each 1000 FLOP, A100 and H200 5 to 10 (their data sheets); at head_dim 128 dS is 4 bytes each 1280. Not measured but on an H200.
+fn has_fast_memory(device: &DeviceInfo) -> bool {
+    matches!(device.sm, 80 | 90..120)
+}
 
 /// The kernels of each pass that compute a problem on a device.
 struct Pairs<'a> {
@@ -376,42 +391,45 @@ impl<'a> Pairs<'a> {
         let of = |pass| choose(backward, pass, &kernels, device, origin);
         // Not every score and device has them.
         let joined = of(Pass::DqDkv).ok();
-        let spilling = of(Pass::DkvDs).and_then(|dkv| Ok([dkv, of(Pass::DqDs)?])).ok();
-        // Wider ones would add up in other blocks, and so have other bits.
-        let width = |choice: &Choice| choice.kernels[0].row.head_dim;
-        let spilling =
-            spilling.filter(|[dkv, _]| joined.as_ref().is_none_or(|joined| width(joined) == width(dkv)));
+        let mut spilling = of(Pass::DkvDs).and_then(|dkv| Ok([dkv, of(Pass::DqDs)?])).ok();
+        if let (Some(joined), Some([dkv, _])) = (&joined, &mut spilling) {
+            // Wider ones of the same family would add up in other blocks, and so have other bits.
+            let joined = joined.kernels[0].row;
+            dkv.kernels.retain(|dkv| dkv.row.isa != joined.isa || dkv.row.head_dim == joined.head_dim);
+        }
         Ok(Pairs { backward, device, choices: [of(Pass::Dq)?, of(Pass::Dkv)?], joined, spilling })
     }
 
     /// The plan that is taken.
     fn taken(&self) -> Result<BackwardPlan, Error> {
-        match self.keeping_ds()?.into_iter().next().filter(|_| self.is_worth_keeping_ds()) {
+        match self.keeping_ds()?.into_iter().next().filter(|plan| self.is_faster_than_seven(plan)) {
             Some(plan) => Ok(plan),
             None => self.plan([0, 0]),
         }
     }
 
     /// Whether five products and what dS takes in memory are less than seven products, as measured on an H200: always where the seven have no
-    /// wgmma. Neither batch nor heads are asked, nor the lengths of packed sequences, so that a sequence has the same bits in every batch.
-    fn is_worth_keeping_ds(&self) -> bool {
+    /// wgmma and these have, and never the reverse. Neither batch nor heads are asked, nor the lengths of packed sequences, so that a sequence has
+    /// the same bits in every batch.
+    fn is_faster_than_seven(&self, five: &BackwardPlan) -> bool {
         let problem = self.backward.problem();
         let [queries, keys] = [TensorRole::Q, TensorRole::K].map(|role| u64::from(problem.extent(role).rows));
-        let row = |choice: &Choice| (choice.kernels[0].row.isa, choice.kernels[0].row.head_dim);
-        let five = self.joined.as_ref().or(self.spilling.as_ref().map(|[dkv, _]| dkv));
-        let Some((isa, width)) = five.map(row) else { return false };
-        let (isa_of_seven, width_of_seven) = row(&self.choices[0]);
-        if isa == Isa::Wgmma && isa_of_seven == Isa::Mma {
-            return true;
-        }
-        let is_of_width = width == width_of_seven;
+        let (five, seven) = (&five.steps[0].kernel.row, &self.choices[0].kernels[0].row);
+        let is_of_width = five.head_dim == seven.head_dim;
         let is_long = match problem.queries() {
             QuerySequences::Batch => {
-                queries * keys >= if is_of_width { PAIRS_LEAST } else { PAIRS_LEAST_WIDER }
+                let least = if five.isa == Isa::Mma { PAIRS_LEAST_MMA } else { PAIRS_LEAST };
+                queries * keys >= if is_of_width { least } else { PAIRS_LEAST_WIDER }
             }
-            QuerySequences::Packed { .. } => is_of_width && width >= WIDE,
+            QuerySequences::Packed { .. } => is_of_width && (five.head_dim >= WIDE || five.isa == Isa::Mma),
         };
-        5 * width < 7 * width_of_seven && is_long
+        match (five.isa, seven.isa) {
+            (Isa::Wgmma, Isa::Mma) => return true,
+            (Isa::Mma, Isa::Wgmma) => return false,
+            (Isa::Mma, Isa::Mma) if !has_fast_memory(self.device) => return false,
+            _ => {}
+        }
+        5 * five.head_dim < 7 * seven.head_dim && is_long
     }
 
     /// The plan with one kernel of each pass that keeps nothing; of those at 0 are taken.
@@ -419,11 +437,7 @@ impl<'a> Pairs<'a> {
         let [dq, dkv] = [0, 1].map(|pass: usize| &self.choices[pass].kernels[at[pass]]);
         let splits = query_splits(self.backward, dkv, self.device);
         let mut plan = BackwardPlan::of(self.backward, &[dq, dkv], splits, None, self.device)?;
-        for (step, choice) in plan.steps.iter_mut().zip(&self.choices) {
-            if step.kernel.row.isa == Isa::Mma {
-                step.obstacle.clone_from(&choice.obstacle);
-            }
-        }
+        plan.say_why_without_wgmma(&self.choices[0]);
         Ok(plan)
     }
 
@@ -435,26 +449,38 @@ impl<'a> Pairs<'a> {
             plans.push(self.plan([index / dkv, index % dkv])?);
         }
         let keeping = self.keeping_ds()?;
-        let at = if self.is_worth_keeping_ds() { 0 } else { plans.len() };
+        let is_faster = keeping.first().is_some_and(|plan| self.is_faster_than_seven(plan));
+        let at = if is_faster { 0 } else { plans.len() };
         plans.splice(at..at, keeping);
         Ok(plans)
     }
 
-    /// The plans that keep dS, where it can be kept: those of one launch first, but last where they have less room than they want.
+    /// The plans that keep dS, where it can be kept: with wgmma first, of these those of one launch, but behind the others where they have less room
+    /// than they want.
     fn keeping_ds(&self) -> Result<Vec<BackwardPlan>, Error> {
-        let joined = self.joined.iter().flat_map(|choice| &choice.kernels).map(|kernel| vec![kernel]);
-        let pairs = self.spilling.iter().flat_map(|[dkv, dq]| {
-            dkv.kernels.iter().flat_map(|dkv| dq.kernels.iter().map(move |dq| vec![dkv, dq]))
-        });
+        let joined = self.joined.iter().flat_map(|choice| &choice.kernels);
+        let mut all: Vec<_> = joined.map(|kernel| vec![kernel]).collect();
+        if let Some([dkv, dq]) = &self.spilling {
+            for dkv in &dkv.kernels {
+                // Of one family: it reads what kernels of its own write.
+                let of_family = dq.kernels.iter().filter(|dq| dq.row.isa == dkv.row.isa);
+                all.extend(of_family.map(|dq| vec![dkv, dq]));
+            }
+        }
         let mut plans = Vec::new();
-        for kernels in joined.chain(pairs) {
+        for kernels in all {
             let splits = query_splits(self.backward, kernels[0], self.device);
             let chunks = Chunks::new(self.backward, kernels[0], splits, self.device);
             if chunks.is_some() {
-                plans.push(BackwardPlan::of(self.backward, &kernels, splits, chunks, self.device)?);
+                let mut plan = BackwardPlan::of(self.backward, &kernels, splits, chunks, self.device)?;
+                plan.say_why_without_wgmma(&self.choices[0]);
+                plans.push(plan);
             }
         }
-        plans.sort_by_key(|plan| plan.chunks.is_some_and(|chunks| !chunks.is_roomy));
+        plans.sort_by_key(|plan| {
+            let is_mma = plan.steps.iter().any(|step| step.kernel.row.isa == Isa::Mma);
+            (is_mma, plan.chunks.is_some_and(|chunks| !chunks.is_roomy))
+        });
         Ok(plans)
     }
 }
@@ -478,7 +504,8 @@ mod tests {
             let problem = Problem::new(sizes, Dtype::Bf16).expect("valid").with_causal(causal);
             let backward = Backward::new(&problem).expect("it has kernels");
             let plans = BackwardPlan::all_of_table(&backward, &DeviceModel::H200.info()).expect("planned");
-            let keeping = plans.iter().filter(|plan| plan.statistics_ctas().is_some());
+            let is_wgmma = |plan: &&BackwardPlan| plan.steps[0].kernel.row.isa == Isa::Wgmma;
+            let keeping = plans.iter().filter(|plan| plan.statistics_ctas().is_some()).filter(is_wgmma);
             keeping.map(|plan| plan.params.kv_heads_together.value).collect::<Vec<_>>()
         };
         // 132 SMs with a CTA each: in one launch as many heads as half of them have blocks for, 32 each, else eight of a head.
@@ -517,6 +544,11 @@ mod tests {
         };
         assert!(packed(3, 1, 128) && packed(60000, 8192, 128));
         assert!(!packed(60000, 8192, 64) && !packed(60000, 8192, 96));
-        assert!(!keeps(1, [2048, 2048], 128, &DeviceModel::L4.info()));
+        let a100 = DeviceModel::find("a100").expect("known").info();
+        assert!(keeps(1, [512, 512], 64, &a100) && !keeps(64, [512, 511], 64, &a100));
+        assert!(
+            !keeps(1, [2048, 2048], 128, &DeviceModel::L4.info()),
+            "its memory is slower than its products"
+        );
     }
 }

@@ -74,9 +74,9 @@ pub(super) fn choose(
     Ok(Choice { kernels: able, obstacle })
 }
 
-/// What a kernel's grid takes, estimated as rows that the busiest SM works on one after the other, each warp 16 at a time: the CTAs of a
-/// round are all that an SM holds, and a round of few warps takes as long as one of [`WARPS_ENOUGH`]. A CTA's warps share the copies of each
-/// block, which are reckoned as the work of one warp more.
+/// What a kernel's grid takes, estimated as rows that the busiest SM works on one after the other, each warp 16 at a time, or 32 at twice the cost: the
+/// CTAs of a round are all that an SM holds, and a round of few warps takes as long as one of [`WARPS_ENOUGH`]. A CTA's warps share the copies of each
+/// block, which are reckoned as the work of one warp's 16 rows more.
 fn rows_one_after_another(backward: &Backward, kernel: &Kernel<BackwardRow>, device: &DeviceInfo) -> u64 {
     let row = &kernel.row;
     let resident = u64::from(resident_ctas_of(kernel, device, || row.registers_at_start()).max(1));
@@ -84,7 +84,10 @@ fn rows_one_after_another(backward: &Backward, kernel: &Kernel<BackwardRow>, dev
     let of_sm = ctas.div_ceil(u64::from(device.sm_count.max(1)));
     let warps = u64::from(row.computing_warps());
     let round = |ctas: u64| if ctas == 0 { 0 } else { (ctas * warps).max(WARPS_ENOUGH) };
-    (of_sm / resident * round(resident) + round(of_sm % resident)) * 16 * (warps + 1) / warps
+    (of_sm / resident * round(resident) + round(of_sm % resident))
+        * 16
+        * (warps * u64::from(row.m_tiles()) + 1)
+        / warps
 }
 
 /// KV heads of `heads` whose blocks of keys `dkv` takes in turns. Under a causal mask the first keys are seen by most queries: so the longest blocks of

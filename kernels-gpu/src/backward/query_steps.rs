@@ -104,9 +104,15 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
         self.range.1 - self.range.0
     }
 
+    /// A step of the CTA by its number.
+    #[inline(always)]
+    pub fn at(&self, index: u32) -> Step {
+        self.of_all(self.range.0 + index)
+    }
+
     /// A step by its number, counted through all heads.
     #[inline(always)]
-    fn at(&self, index: u32) -> Step {
+    fn of_all(&self, index: u32) -> Step {
         let of_head = self.of_head().max(1);
         Step { head: index / of_head, block: self.blocks.0 + index % of_head }
     }
@@ -114,7 +120,7 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
     /// The first one.
     #[inline(always)]
     pub fn first(&self) -> Step {
-        self.at(self.range.0)
+        self.at(0)
     }
 
     /// The one after another.
@@ -191,7 +197,7 @@ impl<'a, C: BackwardConfig> Steps<'a, C> {
             let rows = rows_to_spread::<C>();
             let steps = (self.count(), rows);
             let source = |step: u32, streamed: u32, key: u32| {
-                let Step { head, block } = self.at(self.range.0 + step);
+                let Step { head, block } = self.at(step);
                 let query = block * C::Streamed::ROWS + streamed;
                 if query >= work.sequence.seqlen_q.get() || !self.is_partial(block) {
                     return None;

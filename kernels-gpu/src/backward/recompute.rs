@@ -6,7 +6,7 @@
 use super::row::STATISTICS_BYTES;
 use crate::dropout::{Dropout, KEYS, QUERIES, Transposed, WeightRow, of_keys};
 use crate::ptx::math::{ex2, fma, select};
-use crate::ptx::memory::{ld_shared_v2_f32, ld_shared_v4};
+use crate::ptx::memory::{ld_shared_v2_f32, ld_shared_v4, ld_shared_v4_f32};
 use crate::ptx::warp::{shfl_bfly_b32, sync_warp};
 use crate::score::Score;
 use crate::tile::warp_tile::{Tiles, WarpTile};
@@ -14,17 +14,17 @@ use crate::visible::Visible;
 
 /// What the queries of a lane's elements say of them.
 pub trait Statistics<S: Score>: Copy {
-    /// The scores of the four elements of n8 tile `n`, given their products.
-    fn scores(&self, score: S, products: [f32; 4], n: usize) -> [f32; 4];
+    /// The scores of the four elements of n8 tile `n` of m16 tile `m`, given their products.
+    fn scores(&self, score: S, products: [f32; 4], at: (usize, usize)) -> [f32; 4];
 
-    /// L·log2(e) and δ of the four elements of n8 tile `n`.
+    /// L·log2(e) and δ of the four elements of n8 tile `n`: of all m16 tiles where queries are columns, and of the one where they are rows.
     fn of(&self, n: usize) -> [[f32; 2]; 4];
 
-    /// Whether the mask hides the four elements of n8 tile `n`.
-    fn hides(&self, n: usize) -> [bool; 4];
+    /// Whether the mask hides the four elements of n8 tile `n` of m16 tile `m`.
+    fn hides(&self, at: (usize, usize)) -> [bool; 4];
 
-    /// Whether the score shows the four elements of n8 tile `n`, if the mask does.
-    fn sees(&self, score: S, n: usize) -> [bool; 4];
+    /// Whether the score shows the four elements of n8 tile `n` of m16 tile `m`, if the mask does.
+    fn sees(&self, score: S, at: (usize, usize)) -> [bool; 4];
 
     /// Whether dropout keeps the weights of the n8 tiles 2 · `pair` and the one behind it, of a score that [`Score::DROPS`]. All lanes take
     /// part.
@@ -45,11 +45,24 @@ pub fn recompute<W: WarpTile, S: Score>(
     statistics: &impl Statistics<S>,
     score: S,
 ) {
-    for (n, (s, dp)) in s.row_mut(0).iter_mut().zip(dp.row_mut(0)).enumerate() {
-        let (of, scores) = (statistics.of(n), statistics.scores(score, *s, n));
+    let step = |of: [[f32; 2]; 4], s: &mut [f32; 4], dp: &mut [f32; 4], at| {
+        let scores = statistics.scores(score, *s, at);
         for (i, [lse_log2, delta]) in of.into_iter().enumerate() {
             s[i] = probability(scores[i], score.scale_log2(), lse_log2);
             dp[i] = s[i] * (dp[i] - delta) * score.derivative(scores[i]);
+        }
+    };
+    if W::M == 1 {
+        // By iterators, without which ptxas spills some of it.
+        for (n, (s, dp)) in s.row_mut(0).iter_mut().zip(dp.row_mut(0)).enumerate() {
+            step(statistics.of(n), s, dp, (0, n));
+        }
+        return;
+    }
+    for n in 0..<W::S<[f32; 4]> as Tiles<[f32; 4]>>::N {
+        let of = statistics.of(n);
+        for m in 0..W::M {
+            step(of, &mut s.row_mut(m)[n], &mut dp.row_mut(m)[n], (m, n));
         }
     }
 }
@@ -69,7 +82,7 @@ pub fn recompute_kept<W: WarpTile, S: Score>(
         for half in 0..2 {
             let n = 2 * pair + half;
             let (s, dp) = (&mut s.row_mut(0)[n], &mut dp.row_mut(0)[n]);
-            let (of, scores) = (statistics.of(n), statistics.scores(score, *s, n));
+            let (of, scores) = (statistics.of(n), statistics.scores(score, *s, (0, n)));
             for i in 0..4 {
                 let [lse_log2, delta] = of[i];
                 let p = probability(scores[i], score.scale_log2(), lse_log2);
@@ -95,7 +108,7 @@ pub fn probabilities<W: WarpTile, S: Score>(
         if paced && n % 2 == 0 {
             sync_warp();
         }
-        let scores = statistics.scores(score, *s, n);
+        let scores = statistics.scores(score, *s, (0, n));
         for (i, [lse_log2, _]) in statistics.of(n).into_iter().enumerate() {
             s[i] = probability(scores[i], score.scale_log2(), lse_log2);
         }
@@ -106,7 +119,7 @@ pub fn probabilities<W: WarpTile, S: Score>(
 #[inline(always)]
 pub fn scores_of<W: WarpTile, S: Score>(s: &mut W::S<[f32; 4]>, statistics: &impl Statistics<S>, score: S) {
     for (n, s) in s.row_mut(0).iter_mut().enumerate() {
-        *s = statistics.scores(score, *s, n);
+        *s = statistics.scores(score, *s, (0, n));
     }
 }
 
@@ -185,11 +198,13 @@ pub fn hide<W: WarpTile, S: Score, const COUNT: usize>(
     mut factors: [&mut W::S<[f32; 4]>; COUNT],
     statistics: &impl Statistics<S>,
 ) {
-    for n in 0..<W::S<[f32; 4]> as Tiles<[f32; 4]>>::N {
-        for (i, hidden) in statistics.hides(n).into_iter().enumerate() {
-            if hidden {
-                for factors in &mut factors {
-                    factors.row_mut(0)[n][i] = 0.0;
+    for m in 0..W::M {
+        for n in 0..<W::S<[f32; 4]> as Tiles<[f32; 4]>>::N {
+            for (i, hidden) in statistics.hides((m, n)).into_iter().enumerate() {
+                if hidden {
+                    for factors in &mut factors {
+                        factors.row_mut(m)[n][i] = 0.0;
+                    }
                 }
             }
         }
@@ -206,11 +221,13 @@ pub fn hide_by_score<W: WarpTile, S: Score, const COUNT: usize>(
     if !S::HIDES {
         return;
     }
-    for n in 0..<W::S<[f32; 4]> as Tiles<[f32; 4]>>::N {
-        for (i, seen) in statistics.sees(score, n).into_iter().enumerate() {
-            if !seen {
-                for factors in &mut factors {
-                    factors.row_mut(0)[n][i] = 0.0;
+    for m in 0..W::M {
+        for n in 0..<W::S<[f32; 4]> as Tiles<[f32; 4]>>::N {
+            for (i, seen) in statistics.sees(score, (m, n)).into_iter().enumerate() {
+                if !seen {
+                    for factors in &mut factors {
+                        factors.row_mut(m)[n][i] = 0.0;
+                    }
                 }
             }
         }
@@ -234,7 +251,7 @@ pub struct ByRow<R> {
 
 impl<S: Score<Row = R>, R: Copy> Statistics<S> for ByRow<R> {
     #[inline(always)]
-    fn scores(&self, score: S, products: [f32; 4], n: usize) -> [f32; 4] {
+    fn scores(&self, score: S, products: [f32; 4], (_, n): (usize, usize)) -> [f32; 4] {
         let keys = self.rows.map(|row| score.keys(row, self.lane_key));
         core::array::from_fn(|i| score.score(products[i], keys[i / 2], (n * 8 + i % 2) as u32))
     }
@@ -246,7 +263,7 @@ impl<S: Score<Row = R>, R: Copy> Statistics<S> for ByRow<R> {
     }
 
     #[inline(always)]
-    fn hides(&self, n: usize) -> [bool; 4] {
+    fn hides(&self, (_, n): (usize, usize)) -> [bool; 4] {
         core::array::from_fn(|i| {
             let key = self.lane_key + (n * 8 + i % 2) as u32;
             is_hidden(key, self.visible[i / 2], self.sink_tokens)
@@ -254,7 +271,7 @@ impl<S: Score<Row = R>, R: Copy> Statistics<S> for ByRow<R> {
     }
 
     #[inline(always)]
-    fn sees(&self, score: S, n: usize) -> [bool; 4] {
+    fn sees(&self, score: S, (_, n): (usize, usize)) -> [bool; 4] {
         let keys = self.rows.map(|row| score.keys(row, self.lane_key));
         core::array::from_fn(|i| score.sees(keys[i / 2], (n * 8 + i % 2) as u32))
     }
@@ -330,6 +347,12 @@ impl<F> ByColumn<F> {
         Self { pairs, row, column, statistics, limits, lane_key, sink_tokens }
     }
 
+    /// The lane's first key of m16 tile `m`.
+    #[inline(always)]
+    fn key(&self, m: usize) -> u32 {
+        self.lane_key + m as u32 * 16
+    }
+
     /// With [`Pairs::Negated`], what dP is summed up from.
     #[inline(always)]
     pub fn initial_dp<W: WarpTile>(&self) -> W::S<[f32; 4]> {
@@ -380,8 +403,8 @@ impl<F> ByColumn<F> {
 
 impl<S: Score, F: Fn(u32) -> S::Row + Copy> Statistics<S> for ByColumn<F> {
     #[inline(always)]
-    fn scores(&self, score: S, products: [f32; 4], n: usize) -> [f32; 4] {
-        let keys = [0, 1].map(|i| score.keys((self.row)(self.column + n as u32 * 8 + i), self.lane_key));
+    fn scores(&self, score: S, products: [f32; 4], (m, n): (usize, usize)) -> [f32; 4] {
+        let keys = [0, 1].map(|i| score.keys((self.row)(self.column + n as u32 * 8 + i), self.key(m)));
         core::array::from_fn(|i| score.score(products[i], keys[i % 2], i as u32 / 2 * 8))
     }
 
@@ -392,7 +415,7 @@ impl<S: Score, F: Fn(u32) -> S::Row + Copy> Statistics<S> for ByColumn<F> {
         let [left, right] = unsafe {
             match self.pairs {
                 Pairs::Interleaved => {
-                    let [l0, d0, l1, d1] = ld_shared_v4(address).map(f32::from_bits);
+                    let [l0, d0, l1, d1] = ld_shared_v4_f32(address);
                     [[l0, d0], [l1, d1]]
                 }
                 // What is subtracted behind dP is +0, which changes no bit.
@@ -403,19 +426,19 @@ impl<S: Score, F: Fn(u32) -> S::Row + Copy> Statistics<S> for ByColumn<F> {
     }
 
     #[inline(always)]
-    fn hides(&self, n: usize) -> [bool; 4] {
+    fn hides(&self, (m, n): (usize, usize)) -> [bool; 4] {
         // SAFETY: the limits of two queries of the stage, as above.
         let [b0, e0, b1, e1] = unsafe { ld_shared_v4(self.limits + n as u32 * 64) };
         let visible = [Visible { begin: b0, end: e0 }, Visible { begin: b1, end: e1 }];
         core::array::from_fn(|i| {
-            let key = self.lane_key + (i / 2) as u32 * 8;
+            let key = self.key(m) + (i / 2) as u32 * 8;
             is_hidden(key, visible[i % 2], self.sink_tokens)
         })
     }
 
     #[inline(always)]
-    fn sees(&self, score: S, n: usize) -> [bool; 4] {
-        let keys = [0, 1].map(|i| score.keys((self.row)(self.column + n as u32 * 8 + i), self.lane_key));
+    fn sees(&self, score: S, (m, n): (usize, usize)) -> [bool; 4] {
+        let keys = [0, 1].map(|i| score.keys((self.row)(self.column + n as u32 * 8 + i), self.key(m)));
         core::array::from_fn(|i| score.sees(keys[i % 2], i as u32 / 2 * 8))
     }
 

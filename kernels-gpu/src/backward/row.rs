@@ -6,6 +6,8 @@ use crate::row::{Dtype, Isa, REGISTERS_MAX, SMEM_MAX_BYTES, ScoreKind};
 
 /// Registers a kernel needs beside its fragments: addresses, loop state, statistics and operands that are being loaded.
 const REGISTERS_BESIDE_FRAGMENTS: u32 = 56;
+/// Registers of fragments from which on ptxas spills what it loads early.
+const FRAGMENT_REGISTERS_TIGHT: u32 = 192;
 /// The same of a thread that computes with [`Isa::Wgmma`], which loads no operands.
 const REGISTERS_BESIDE_FRAGMENTS_WGMMA: u32 = 24;
 /// Registers of a thread that copies, with [`Isa::Wgmma`].
@@ -18,6 +20,8 @@ pub const DV_REGISTERS: u32 = 208;
 const REGISTERS_PER_SM: u32 = 65536;
 /// The most registers that setmaxnreg is asked for.
 const SETMAXNREG_MAX: u32 = 240;
+/// Keys of a step of [`Pass::DqDs`] with [`Isa::Mma`]: half of those of which dS lies together, so that two stages fit devices of 99 KB.
+const DS_KEYS_STREAMED: u32 = DS_KEYS / 2;
 /// Stages of the CTAs of [`Pass::DqDkv`] that compute dQ: more do not fit.
 const DQ_STAGES: u32 = 2;
 /// Bytes in which a CTA of [`Pass::DqDkv`] keeps which tile it has.
@@ -28,6 +32,8 @@ const BARRIER_BYTES: u32 = 8;
 const STEPS_BYTES: u32 = 8;
 /// Bytes by which a producer says what a stage holds: whether it is seen in part, and the first key.
 pub const NOTE_BYTES: u32 = 16;
+/// Bytes of what is noted of a tile, and of each step of two batches of 32.
+const STEP_NOTES_BYTES: u32 = 48 + 2 * 32 * 32;
 /// Bytes of a query's statistics: L·log2(e) and δ.
 pub const STATISTICS_BYTES: u32 = 8;
 /// Bytes of what a query sees: the first key and the one past the last.
@@ -101,7 +107,7 @@ pub struct BackwardRow {
     pub block_m: u32,
     /// Keys of a block.
     pub block_n: u32,
-    /// Warps of a CTA, of 16 stationary rows each, or 32 with [`Pass::DqDs`], but for the first four with [`Isa::Wgmma`], which copy.
+    /// Warps of a CTA, of 16 stationary rows each, or 32 with [`Pass::DqDs`] and, without wgmma, where keys are stationary, but for the first four with [`Isa::Wgmma`], which copy.
     pub warps: u32,
     /// Buffers for streamed blocks: 2 to 4.
     pub stages: u32,
@@ -142,12 +148,12 @@ impl BackwardRowError {
                 "the streamed block (block_n of dq, block_m of dkv) must be 16, 32, 64 or 128, or with wgmma a multiple of 16 from 64 to 128"
             }
             BackwardRowError::Warps => {
-                "warps must be 4 or 8 and the stationary block (block_m of dq, block_n of dkv) 16 rows for each, with wgmma 8 or 12 and 16 rows for each but the first four"
+                "warps must be 4 or 8 and the stationary block (block_m of dq, block_n of dkv) 16 rows for each, or of dkv 32, with wgmma 8 or 12 and 16 rows for each but the first four"
             }
             BackwardRowError::Stages => "stages must be 2 to 4",
             BackwardRowError::Score => "score must not be a user's, and with wgmma plain of dq",
             BackwardRowError::Spill => {
-                "dkvds, dqds and dqdkv are of wgmma, with block_n 128, and block_m 256 of dqds and else 64, 96 or 128; at head_dim 256 with half of block_n, and of block_m of dqds"
+                "with wgmma dkvds, dqds and dqdkv have block_n 128, and block_m 256 of dqds and else 64, 96 or 128; at head_dim 256 half of block_n, and of block_m of dqds; without wgmma there is no dqdkv, block_n is 64 of dqds and else 64 or 128, and block_m a multiple of 32"
             }
             BackwardRowError::SharedMemory => {
                 "shared memory over 227 KB (232448 bytes): lower block_m, block_n or stages"
@@ -194,14 +200,21 @@ impl BackwardRow {
         {
             return Err(BackwardRowError::Warps);
         }
-        let is_ds = match self.pass {
-            Pass::Dq | Pass::Dkv => true,
-            Pass::DkvDs | Pass::DqDkv => {
+        let is_ds = match (self.isa, self.pass) {
+            (_, Pass::Dq | Pass::Dkv) => true,
+            (Isa::Wgmma, Pass::DkvDs | Pass::DqDkv) => {
                 self.block_m.is_multiple_of(DS_QUERIES) && self.block_n * self.warps_of_row() == DS_KEYS
             }
-            Pass::DqDs => self.block_m == self.dq_queries() && self.block_n == DS_KEYS,
+            (Isa::Wgmma, Pass::DqDs) => self.block_m == self.dq_queries() && self.block_n == DS_KEYS,
+            (Isa::Mma, Pass::DkvDs) => {
+                self.head_dim <= 128
+                    && self.block_m.is_multiple_of(DS_QUERIES)
+                    && self.block_n >= DS_KEYS_STREAMED
+            }
+            (Isa::Mma, Pass::DqDs) => self.head_dim <= 128 && self.block_n == DS_KEYS_STREAMED,
+            (Isa::Mma, Pass::DqDkv) => false,
         };
-        if !is_ds || self.pass.spills() && matches!(self.isa, Isa::Mma) {
+        if !is_ds {
             return Err(BackwardRowError::Spill);
         }
         if !matches!(self.stages, 2..=4) {
@@ -242,7 +255,7 @@ impl BackwardRow {
         ]
     }
 
-    /// Queries of a block of [`Pass::DqDs`]: as many as eight warps have registers for.
+    /// With [`Isa::Wgmma`], queries of a block of [`Pass::DqDs`]: as many as eight warps have registers for.
     const fn dq_queries(&self) -> u32 {
         if self.head_dim > 128 { 128 } else { 256 }
     }
@@ -266,7 +279,18 @@ impl BackwardRow {
 
     /// Stationary rows of a warp that computes.
     pub const fn warp_rows(&self) -> u32 {
-        if matches!(self.pass, Pass::DqDs) { self.dq_queries() / 8 } else { 16 }
+        match (self.isa, self.pass) {
+            (Isa::Wgmma, Pass::DqDs) => self.dq_queries() / 8,
+            (Isa::Mma, Pass::DqDs) => 32,
+            // Half of what is read of a streamed block a product.
+            (Isa::Mma, Pass::Dkv | Pass::DkvDs) if self.stationary_rows() == 32 * self.warps => 32,
+            _ => 16,
+        }
+    }
+
+    /// m16 tiles of a warp's fragments: with [`Isa::Wgmma`] 1, and the gradients of other rows are others.
+    pub const fn m_tiles(&self) -> u32 {
+        if matches!(self.isa, Isa::Mma) { self.warp_rows() / 16 } else { 1 }
     }
 
     /// Threads of a CTA.
@@ -306,6 +330,15 @@ impl BackwardRow {
         }
     }
 
+    /// CTAs of which an SM must have registers; ptxas is free to take fewer registers.
+    pub const fn min_ctas(&self) -> u32 {
+        match (self.isa, self.pass) {
+            // Twelve warps, as it waits for memory most.
+            (Isa::Mma, Pass::DqDs) => 12 / self.warps,
+            _ => 1,
+        }
+    }
+
     /// Elements of head_dim that lie side by side in shared memory with [`Isa::Wgmma`], as [`crate::geometry::column_width`].
     pub const fn column_width(&self) -> u32 {
         if self.head_dim.is_multiple_of(64) { 64 } else { 32 }
@@ -340,27 +373,31 @@ impl BackwardRow {
         if matches!(self.isa, Isa::Wgmma) && keeps { 8 } else { 0 }
     }
 
-    /// Bytes of a stage: two tiles, and of queries their statistics and limits.
+    /// Bytes of a stage: two tiles, and of queries their statistics and limits; or K and dS.
     pub const fn stage_bytes(&self) -> u32 {
-        2 * self.tile_bytes(self.streamed_rows()) + self.beside_bytes()
+        let tile = self.tile_bytes(self.streamed_rows());
+        if matches!(self.pass, Pass::DqDs) { tile + self.ds_bytes() } else { 2 * tile + self.beside_bytes() }
     }
 
     /// Bytes of dS of a stage of [`Pass::DqDs`], which lie behind its K.
     pub const fn ds_bytes(&self) -> u32 {
-        ds_bytes(self.block_m)
+        ds_bytes(self.block_m) / DS_KEYS * self.block_n
     }
 
     /// With [`Isa::Wgmma`], the bytes of all tiles, which come first: the stationary ones, then those of each stage.
     pub const fn tiles_bytes(&self) -> u32 {
         if matches!(self.pass, Pass::DqDs) {
-            return self.stages * (self.tile_bytes(self.block_n) + self.ds_bytes());
+            return self.stages * self.stage_bytes();
         }
         2 * (self.tile_bytes(self.stationary_rows()) + self.stages * self.tile_bytes(self.streamed_rows()))
     }
 
     /// With [`Isa::Wgmma`], the bytes of what follows the tiles before the barriers: notes of each stage, and statistics and limits of
-    /// streamed queries or limits of stationary ones.
+    /// streamed queries or limits of stationary ones. With [`Isa::Mma`], those of what is noted of a tile and its steps behind the stages.
     pub const fn notes_bytes(&self) -> u32 {
+        if matches!(self.isa, Isa::Mma) {
+            return if matches!(self.pass, Pass::Dq) { 0 } else { STEP_NOTES_BYTES };
+        }
         let rows = match self.pass {
             Pass::Dq => self.stationary_rows() * LIMITS_BYTES,
             Pass::DqDs => 0,
@@ -374,7 +411,11 @@ impl BackwardRow {
     pub const fn smem_bytes(&self) -> u32 {
         match self.isa {
             Isa::Wgmma if matches!(self.pass, Pass::DqDkv) => self.tile_offset() + TILE_BYTES,
-            Isa::Mma => 2 * self.tile_bytes(self.stationary_rows()) + self.stages * self.stage_bytes(),
+            Isa::Mma => {
+                let is_ds = matches!(self.pass, Pass::DqDs);
+                let stationary = if is_ds { 0 } else { 2 * self.tile_bytes(self.stationary_rows()) };
+                stationary + self.stages * self.stage_bytes() + self.notes_bytes()
+            }
             Isa::Wgmma => {
                 self.tiles_bytes() + self.notes_bytes() + (1 + 2 * self.stages) * BARRIER_BYTES + STEPS_BYTES
             }
@@ -408,26 +449,33 @@ impl BackwardRow {
             return self.warp_rows() / 16 * self.head_dim / 2;
         }
         let gradients = if self.gradients_apart() { 1 } else { self.pass.gradients() };
-        gradients * self.head_dim / 2 + self.streamed_rows()
+        (gradients * self.head_dim / 2 + self.streamed_rows()) * self.m_tiles()
+    }
+
+    /// With [`Isa::Mma`], whether fragments leave so few registers that what a product loads is not loaded before the product.
+    pub const fn is_tight(&self) -> bool {
+        matches!(self.isa, Isa::Mma) && self.fragment_registers() >= FRAGMENT_REGISTERS_TIGHT
     }
 
     /// How many of the two stationary tiles stay in registers; of the others each step reads the rows from shared memory again. With [`Isa::Mma`]
-    /// both or none.
+    /// both or none, but of [`Pass::DkvDs`].
     pub const fn tiles_in_registers(&self) -> u32 {
         let room: u32 = match (self.isa, self.pass) {
             (Isa::Mma, Pass::Dq | Pass::DqDs) => 160,
+            // Shared memory is what limits it.
+            (Isa::Mma, Pass::DkvDs) => 192,
             // Statistics of columns are operands that are being loaded, too.
-            (Isa::Mma, Pass::Dkv | Pass::DkvDs | Pass::DqDkv) => 144,
+            (Isa::Mma, Pass::Dkv | Pass::DqDkv) => 144,
             // Which weights dropout keeps takes the place.
             (Isa::Wgmma, _) if matches!(self.score, ScoreKind::Dropout) => 0,
             (Isa::Wgmma, Pass::Dkv | Pass::DkvDs | Pass::DqDkv) => 176,
             (Isa::Wgmma, Pass::Dq | Pass::DqDs) => 0,
         };
-        let fit = room.saturating_sub(self.fragment_registers()) / (self.head_dim / 4);
-        match (fit, self.isa) {
-            (2.., _) => 2,
-            (fit, Isa::Wgmma) => fit,
-            (_, Isa::Mma) => 0,
+        let fit = room.saturating_sub(self.fragment_registers()) / (self.head_dim / 4 * self.m_tiles());
+        match (fit, self.isa, self.pass) {
+            (2.., ..) => 2,
+            (fit, Isa::Wgmma, _) | (fit, _, Pass::DkvDs) => fit,
+            (_, Isa::Mma, _) => 0,
         }
     }
 
@@ -436,8 +484,9 @@ impl BackwardRow {
         let beside = match self.isa {
             Isa::Wgmma => REGISTERS_BESIDE_FRAGMENTS_WGMMA,
             Isa::Mma if self.tiles_in_registers() > 0 => REGISTERS_BESIDE_FRAGMENTS,
-            Isa::Mma => REGISTERS_BESIDE_FRAGMENTS + 8,
-        } + self.tiles_in_registers() * self.head_dim / 4;
+            // An operand that is being loaded.
+            Isa::Mma => REGISTERS_BESIDE_FRAGMENTS + 4,
+        } + self.tiles_in_registers() * self.head_dim / 4 * self.m_tiles();
         self.fragment_registers() + beside
     }
 
@@ -494,7 +543,11 @@ mod tests {
     fn shared_memory_is_the_stationary_tiles_and_the_stages() {
         assert_eq!(GOOD.smem_bytes(), 2 * 128 * 256 + 2 * (2 * 32 * 256));
         let dkv = BackwardRow { pass: Pass::Dkv, block_m: 32, block_n: 128, ..GOOD };
-        assert_eq!(dkv.smem_bytes(), GOOD.smem_bytes() + 2 * 32 * 16);
+        assert_eq!(
+            dkv.smem_bytes(),
+            GOOD.smem_bytes() + 2 * 32 * 16 + STEP_NOTES_BYTES,
+            "statistics and limits, steps"
+        );
         assert_eq!((GOOD.tiles_in_registers(), dkv.tiles_in_registers()), (2, 0));
     }
 
@@ -505,7 +558,7 @@ mod tests {
         assert_eq!((dkv.ctas_of_block(), GOOD.ctas_of_block()), (2, 1));
         assert_eq!(
             (dkv.registers_estimate(), dkv.smem_bytes()),
-            (208, 2 * 64 * 512 + 2 * (2 * 16 * 512 + 256))
+            (204, 2 * 64 * 512 + 2 * (2 * 16 * 512 + 256) + STEP_NOTES_BYTES)
         );
         assert!(dkv.smem_bytes() <= crate::row::SMEM_OPT_IN_BYTES);
     }
@@ -544,8 +597,16 @@ mod tests {
         assert_eq!(refused(BackwardRow { block_n: 64, warps: 8, ..dkv }), BackwardRowError::Spill);
         assert_eq!(refused(BackwardRow { block_n: 64, ..dq }), BackwardRowError::Spill);
         assert_eq!(refused(BackwardRow { block_m: 128, warps: 8, ..dq }), BackwardRowError::Spill);
-        let mma = BackwardRow { isa: Isa::Mma, warps: 8, block_m: 64, head_dim: 64, ..dkv };
-        assert_eq!(refused(mma), BackwardRowError::Spill);
+        let mma = BackwardRow { isa: Isa::Mma, warps: 4, block_m: 32, head_dim: 64, ..dkv };
+        assert_eq!((mma.check(), mma.m_tiles(), mma.tiles_in_registers()), (Ok(()), 2, 0));
+        assert_eq!(refused(BackwardRow { block_m: 16, ..mma }), BackwardRowError::Spill);
+        assert_eq!(refused(BackwardRow { pass: Pass::DqDkv, warps: 8, ..mma }), BackwardRowError::Spill);
+        let narrow = BackwardRow { block_n: 64, head_dim: 128, ..mma };
+        assert_eq!((narrow.check(), narrow.m_tiles(), narrow.tiles_in_registers()), (Ok(()), 1, 1));
+        let dq = BackwardRow { pass: Pass::DqDs, block_m: 128, block_n: 64, ..mma };
+        assert_eq!((dq.check(), dq.m_tiles(), dq.min_ctas()), (Ok(()), 2, 3));
+        assert_eq!(dq.smem_bytes(), 2 * (64 * 128 + 128 * 128) + STEP_NOTES_BYTES, "K and dS, steps");
+        assert_eq!(refused(BackwardRow { block_n: 128, ..dq }), BackwardRowError::Spill);
     }
 
     #[test]

@@ -10,6 +10,11 @@
 //! memory, a window a strip, and packed sequences what they have.
 
 use super::params::BackwardParams;
+#[cfg(target_arch = "nvptx64")]
+use crate::{
+    ptx::memory::st_global_b32,
+    tile::warp_tile::{Tiles, WarpTile},
+};
 
 /// Keys of a block.
 pub const DS_KEYS: u32 = 128;
@@ -36,6 +41,24 @@ pub const fn lane_offset(warp_row: u32, lane: u32) -> u32 {
     warp_row / 8 * KEYS_STEP + lane * 4
 }
 
+/// Writes a warp's dS of a step from `lane` on, the global address of the lane's first register.
+///
+/// # Safety
+/// All lanes take part, and the places are writable.
+#[cfg(target_arch = "nvptx64")]
+#[inline(always)]
+pub unsafe fn write<W: WarpTile>(lane: u64, ds: &W::P) {
+    for m in 0..W::M {
+        let lane = lane + u64::from(lane_offset(16 * m as u32, 0));
+        for (step, registers) in (0..).zip(ds.row(m)) {
+            for (i, &pair) in (0..).zip(registers) {
+                // SAFETY: the caller's; each lane has places of its own.
+                unsafe { st_global_b32(lane + u64::from(register_offset(2 * step + i / 2, i % 2)), pair) }
+            }
+        }
+    }
+}
+
 /// The queries of which dS is written for a block of keys, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
@@ -59,9 +82,13 @@ impl Piece {
     /// The address of dS of the queries from `query` of it on, a multiple of 8, of a query head, counted over all batch entries.
     #[inline(always)]
     pub fn address(&self, params: &BackwardParams, head: u32, query: u32) -> u64 {
-        let of_heads = u64::from(params.ds_heads.divide(head).1) * u64::from(params.ds_groups);
-        let groups = of_heads + u64::from(self.start + (query - self.first) / 8);
-        params.d_s + groups * u64::from(QUERIES_STEP)
+        params.d_s + u64::from(self.group(params, head, query)) * u64::from(QUERIES_STEP)
+    }
+
+    /// The number of its group of 8 queries, counted over all dS that is kept: 2048 bytes each, of memory that has no 2^32 of them.
+    #[inline(always)]
+    pub fn group(&self, params: &BackwardParams, head: u32, query: u32) -> u32 {
+        params.ds_heads.divide(head).1 * params.ds_groups + self.start + (query - self.first) / 8
     }
 }
 

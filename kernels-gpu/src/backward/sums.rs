@@ -45,19 +45,22 @@ impl Sums {
         self.start + u64::from(row * self.row_bytes + column * 4)
     }
 
-    /// Writes a warp's 16 rows of an accumulator, from row `first` of the block on, times `factor`.
+    /// Writes a warp's rows of an accumulator, from row `first` of the block on, times `factor`.
     ///
     /// # Safety
     /// All 32 lanes take part, and the sums are wanted and writable.
     #[inline(always)]
     pub unsafe fn store<W: WarpTile>(&self, gradient: &W::O, factor: f32, first: u32, lane: u32) {
-        let [low, high] = [0, 8].map(|down| self.address(first + down + lane / 4, lane % 4 * 2));
-        for (n, tile) in (0..).zip(gradient.row(0)) {
-            let [a, b, c, d] = tile.map(|sum| (sum * factor).to_bits());
-            // SAFETY: the caller's.
-            unsafe {
-                st_global_v2(low + n * 32, [a, b]);
-                st_global_v2(high + n * 32, [c, d]);
+        for m in 0..W::M {
+            let first = first + 16 * m as u32 + lane / 4;
+            let [low, high] = [0, 8].map(|down| self.address(first + down, lane % 4 * 2));
+            for (n, tile) in (0..).zip(gradient.row(m)) {
+                let [a, b, c, d] = tile.map(|sum| (sum * factor).to_bits());
+                // SAFETY: the caller's.
+                unsafe {
+                    st_global_v2(low + n * 32, [a, b]);
+                    st_global_v2(high + n * 32, [c, d]);
+                }
             }
         }
     }

@@ -14,12 +14,21 @@ macro_rules! for_each_backward_kernel {
             bwd_dq_bf16_d64_m64n32_w4s2    => { Dq,  Bf16,  64,  64,  32,  4, 2 };
             bwd_dq_f16_d128_m64n32_w4s2    => { Dq,  F16,  128,  64,  32,  4, 2 };
             bwd_dq_bf16_d128_m64n32_w4s2   => { Dq,  Bf16, 128,  64,  32,  4, 2 };
-            bwd_dkv_f16_d64_m64n128_w8s2   => { Dkv, F16,   64,  64, 128,  8, 2 };
-            bwd_dkv_bf16_d64_m64n128_w8s2  => { Dkv, Bf16,  64,  64, 128,  8, 2 };
+            bwd_dkv_f16_d64_m32n128_w4s2   => { Dkv, F16,   64,  32, 128,  4, 2 };
+            bwd_dkv_bf16_d64_m32n128_w4s2  => { Dkv, Bf16,  64,  32, 128,  4, 2 };
             bwd_dkv_f16_d64_m64n64_w4s2    => { Dkv, F16,   64,  64,  64,  4, 2 };
             bwd_dkv_bf16_d64_m64n64_w4s2   => { Dkv, Bf16,  64,  64,  64,  4, 2 };
             bwd_dkv_f16_d128_m32n64_w4s2   => { Dkv, F16,  128,  32,  64,  4, 2 };
             bwd_dkv_bf16_d128_m32n64_w4s2  => { Dkv, Bf16, 128,  32,  64,  4, 2 };
+            // Five products: dS goes through memory.
+            bwd_dkvds_f16_d64_m32n128_w4s2  => { DkvDs, F16,   64,  32, 128, 4, 2 };
+            bwd_dkvds_bf16_d64_m32n128_w4s2 => { DkvDs, Bf16,  64,  32, 128, 4, 2 };
+            bwd_dqds_f16_d64_m128n64_w4s4   => { DqDs,  F16,   64, 128,  64, 4, 4 };
+            bwd_dqds_bf16_d64_m128n64_w4s4  => { DqDs,  Bf16,  64, 128,  64, 4, 4 };
+            bwd_dkvds_f16_d128_m32n64_w4s2  => { DkvDs, F16,  128,  32,  64, 4, 2 };
+            bwd_dkvds_bf16_d128_m32n64_w4s2 => { DkvDs, Bf16, 128,  32,  64, 4, 2 };
+            bwd_dqds_f16_d128_m128n64_w4s2  => { DqDs,  F16,  128, 128,  64, 4, 2 };
+            bwd_dqds_bf16_d128_m128n64_w4s2 => { DqDs,  Bf16, 128, 128,  64, 4, 2 };
             // Every width above 128.
             bwd_dq_f16_d256_m64n16_w4s2    => { Dq,  F16,  256,  64,  16,  4, 2 };
             bwd_dq_bf16_d256_m64n16_w4s2   => { Dq,  Bf16, 256,  64,  16,  4, 2 };

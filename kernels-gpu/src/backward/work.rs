@@ -106,9 +106,16 @@ pub unsafe fn key_work(params: &BackwardParams, index: u32) -> Option<(Work<'_>,
         let sequence = Sequence::of_ragged(forward, batch);
         let head_q = head_kv * forward.group.value;
         let work = Work { batch, head_q, head_kv, first_row, split, slice: 0, sequence };
-        let past = if blocks.starts == 0 { forward.seqlen_k } else { sequence.seqlen_k };
+        let past = past_of_keys(params, &work);
         (first_row < past).then_some((work, past))
     }
+}
+
+/// The key past the last whose gradients are written: of packed sequences the last of its own, else the last of all.
+#[inline(always)]
+pub fn past_of_keys(params: &BackwardParams, work: &Work<'_>) -> u32 {
+    let forward = &params.forward;
+    if forward.ragged.cu_seqlens_k == 0 { forward.seqlen_k } else { work.sequence.seqlen_k }
 }
 
 /// Batch entry and first row of a block of keys of dS by its number: in batch entry `batch`, or in all packed sequences.

@@ -190,8 +190,8 @@ pub unsafe fn store_output_from_registers<E: Element, W: WarpTile>(
     }
 }
 
-/// Writes a warp's 16 rows of an accumulator, times the factors of the lane's two rows and rounded: the four lanes of a row exchange what
-/// they hold of four neighbouring n8 tiles, until each has the 128 bits of one. `address` says whether the lane's row of each half exists
+/// Writes a warp's rows of an accumulator, times the factors of the lane's two rows of each m16 tile and rounded: the four lanes of a row exchange
+/// what they hold of four neighbouring n8 tiles, until each has the 128 bits of one. `address` says whether the lane's row of each eight exists
 /// and where it goes, and `is_within` whether it has an element.
 ///
 /// # Safety
@@ -204,16 +204,18 @@ pub unsafe fn store_rows_from_registers<E: Element, W: WarpTile>(
     is_within: impl Fn(u32) -> bool,
     address: impl Fn(u32) -> (bool, u64),
 ) {
-    scale_rows(acc.row_mut(0), factors);
-    for half in 0..2 {
-        let (exists, at) = address(half as u32);
-        let at = at + u64::from(lane % 4 * Swizzle::CHUNK_BYTES);
-        for (group, tiles) in (0..).zip(acc.row(0).chunks_exact(4)) {
-            let pairs = core::array::from_fn(|n| E::pack(tiles[n][2 * half], tiles[n][2 * half + 1]));
-            let chunk = transpose_quad(pairs, lane);
-            if exists && is_within(group as u32 * 32 + lane % 4 * 8) {
-                // SAFETY: a chunk of a row.
-                unsafe { st_global_v4(at + group * 4 * u64::from(Swizzle::CHUNK_BYTES), chunk) }
+    for m in 0..W::M {
+        scale_rows(acc.row_mut(m), factors);
+        for half in 0..2 {
+            let (exists, at) = address((2 * m + half) as u32);
+            let at = at + u64::from(lane % 4 * Swizzle::CHUNK_BYTES);
+            for (group, tiles) in (0..).zip(acc.row(m).chunks_exact(4)) {
+                let pairs = core::array::from_fn(|n| E::pack(tiles[n][2 * half], tiles[n][2 * half + 1]));
+                let chunk = transpose_quad(pairs, lane);
+                if exists && is_within(group as u32 * 32 + lane % 4 * 8) {
+                    // SAFETY: a chunk of a row.
+                    unsafe { st_global_v4(at + group * 4 * u64::from(Swizzle::CHUNK_BYTES), chunk) }
+                }
             }
         }
     }

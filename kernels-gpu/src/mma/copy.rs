@@ -145,6 +145,22 @@ impl<S: Shape> TileCopy<S> {
         });
     }
 
+    /// As [`Self::copy_within`], which asks of each chunk whether it exists: where all do, without asking.
+    ///
+    /// # Safety
+    /// As for [`Self::copy_within`].
+    #[inline(always)]
+    pub unsafe fn copy_whole_or_within(&self, tile: SmemTile<S>, valid_rows: u32, width: u32) {
+        // SAFETY: the caller's.
+        unsafe {
+            if valid_rows >= S::ROWS && width >= S::WIDTH {
+                self.each_chunk(|_, smem_offset, source| cp_async_16(tile.start + smem_offset, source));
+            } else {
+                self.copy_within(tile, valid_rows, width);
+            }
+        }
+    }
+
     /// The page of one of the rows that the warp's threads copy of the block of keys from `first_key` on, of which `valid_rows` exist: of a
     /// lane's rows, lane by lane one step each.
     ///

@@ -124,7 +124,7 @@ pub unsafe fn p_v<E: Element, A: Accumulates<E>, V: Shape, W: WarpTile>(
 
 /// Two neighbouring 16×8 accumulators, rounded, are a 16×16 A operand: no lane needs another lane's elements.
 #[inline(always)]
-fn a_operand<E: Element>(left: &[f32; 4], right: &[f32; 4]) -> [u32; 4] {
+pub fn a_operand<E: Element>(left: &[f32; 4], right: &[f32; 4]) -> [u32; 4] {
     [
         E::pack(left[0], left[1]),
         E::pack(left[2], left[3]),

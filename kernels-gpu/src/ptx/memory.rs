@@ -69,6 +69,22 @@ pub unsafe fn ld_shared_v2_f32(smem: u32) -> [f32; 2] {
     [r0, r1]
 }
 
+/// `ld.shared.v4.f32`. As floats from the start, what is negated of them costs no instruction.
+///
+/// # Safety
+/// As for [`ld_shared_v4`].
+#[inline(always)]
+pub unsafe fn ld_shared_v4_f32(smem: u32) -> [f32; 4] {
+    let (f0, f1, f2, f3);
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("ld.shared.v4.f32 {{{f0}, {f1}, {f2}, {f3}}}, [{s}];",
+            f0 = out(reg32) f0, f1 = out(reg32) f1, f2 = out(reg32) f2, f3 = out(reg32) f3,
+            s = in(reg32) smem, options(nostack, readonly));
+    }
+    [f0, f1, f2, f3]
+}
+
 /// `ld.shared.b32`, each time anew.
 ///
 /// # Safety

@@ -50,7 +50,7 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
     let (smem, stages) = (dynamic_smem(), dynamic_smem() + 2 * C::Stationary::BYTES);
     // SAFETY: the caller's; blocks are the same for all threads.
     unsafe {
-        queries.copy::<C::Stationary>(smem, (work.first_row, past - work.first_row), threads);
+        queries.copy::<C::Stationary>(smem, (work.first_row, past - work.first_row), threads, false);
         Stream::<C>::commit();
         let blocks = key_blocks::<C>(params, work);
         let steps = blocks.end.saturating_sub(blocks.first);
@@ -60,7 +60,12 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
             if done < steps {
                 let first_key = blocks.block(steps - 1 - done) * C::Streamed::ROWS;
                 let valid = work.sequence.seqlen_k.saturating_sub(first_key);
-                keys.copy::<C::Streamed>(stream.next().start, (first_key, valid), threads);
+                keys.copy::<C::Streamed>(
+                    stream.next().start,
+                    (first_key, valid),
+                    threads,
+                    !C::Score::OF_KEYS,
+                );
             }
             Stream::<C>::commit();
         };

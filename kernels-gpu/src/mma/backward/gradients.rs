@@ -1,4 +1,4 @@
-//! What both passes do with a warp's 16 stationary rows: the products of a step, and the way out of its gradients.
+//! What both passes do with a warp's stationary rows: the products of a step, and the way out of its gradients.
 
 use super::stream::Stage;
 use crate::backward::nonfinite::Destination;
@@ -31,9 +31,10 @@ impl<C: BackwardConfig> Stationary<C> {
     #[inline(always)]
     pub unsafe fn new(start: u32, position: Position) -> Self {
         let view = LaneView::a_operand(position.warp_row, position.lane);
-        let rows = [start, start + C::Stationary::BYTES].map(|tile| {
+        let rows = [0, 1].map(|which| {
+            let tile = SmemTile::at(start + which * C::Stationary::BYTES);
             // SAFETY: the caller's.
-            unsafe { Queries::new(SmemTile::at(tile), view, C::IN_REGISTERS > 0) }
+            unsafe { Queries::new(tile, view, which < C::IN_REGISTERS) }
         });
         Self { rows, position }
     }

@@ -21,16 +21,30 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Starts copying `valid` rows from `first` on, and zeros behind them, to a tile of each from `start` on in shared memory.
+    /// Starts copying `valid` rows from `first` on, and zeros behind them, to a tile of each from `start` on in shared memory; with `whole`, by a way of
+    /// its own where all rows are there.
     ///
     /// # Safety
     /// As for [`TileCopy::copy_within`].
     #[inline(always)]
-    pub unsafe fn copy<S: Shape>(&self, start: u32, (first, valid): (u32, u32), threads: (u32, u32)) {
+    pub unsafe fn copy<S: Shape>(
+        &self,
+        start: u32,
+        (first, valid): (u32, u32),
+        threads: (u32, u32),
+        whole: bool,
+    ) {
         for (i, tile) in [start, start + S::BYTES].into_iter().enumerate() {
             let copy = TileCopy::<S>::new(self.rows[i], first, threads);
+            let (tile, width) = (SmemTile::at(tile), self.widths[i]);
             // SAFETY: the caller's.
-            unsafe { copy.copy_within(SmemTile::at(tile), valid, self.widths[i]) }
+            unsafe {
+                if whole {
+                    copy.copy_whole_or_within(tile, valid, width);
+                } else {
+                    copy.copy_within(tile, valid, width);
+                }
+            }
         }
     }
 }
@@ -72,19 +86,26 @@ impl<C: BackwardConfig> Stage<C> {
         self.statistics() + C::Streamed::ROWS * STATISTICS_BYTES
     }
 
-    /// Starts copying the statistics of query number `row` of the block from the global address given, and notes what it sees; zeros and
-    /// nothing where it does not exist.
+    /// Starts copying the statistics of query number `row` of the block from the global address given; zeros where it does not exist.
     ///
     /// # Safety
     /// Nobody reads the stage until this thread has waited for its copies and passed a barrier. The address holds the statistics.
     #[inline(always)]
-    pub unsafe fn copy_statistics(&self, row: u32, address: u64, visible: Option<Visible>) {
-        let Visible { begin, end } = visible.unwrap_or(Visible { begin: 0, end: 0 });
-        let source_bytes = if visible.is_some() { STATISTICS_BYTES } else { 0 };
-        let limits = self.limits() + row * LIMITS_BYTES;
+    pub unsafe fn copy_statistics(&self, row: u32, address: u64, exists: bool) {
+        let source_bytes = if exists { STATISTICS_BYTES } else { 0 };
         // SAFETY: the caller's; nothing is read where the query does not exist.
+        unsafe { cp_async_8_or_zero(self.statistics() + row * STATISTICS_BYTES, address, source_bytes) }
+    }
+
+    /// Notes what query number `row` of the block sees.
+    ///
+    /// # Safety
+    /// As for [`Self::copy_statistics`].
+    #[inline(always)]
+    pub unsafe fn note_limits(&self, row: u32, Visible { begin, end }: Visible) {
+        let limits = self.limits() + row * LIMITS_BYTES;
+        // SAFETY: the caller's.
         unsafe {
-            cp_async_8_or_zero(self.statistics() + row * STATISTICS_BYTES, address, source_bytes);
             st_shared(limits, begin);
             st_shared(limits + 4, end);
         }

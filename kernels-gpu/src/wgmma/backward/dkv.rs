@@ -17,7 +17,7 @@ use crate::backward::recompute::{
 };
 use crate::backward::row::{DK_REGISTERS, DV_REGISTERS, LIMITS_BYTES, STATISTICS_BYTES};
 use crate::backward::score_rows::{load_row, store_row};
-use crate::backward::spill::{DS_KEYS, Piece, lane_offset, register_offset};
+use crate::backward::spill::{self, DS_KEYS, Piece, lane_offset, register_offset};
 use crate::backward::work::{first_index, key_work};
 use crate::config::check_backward;
 use crate::dropped::{dropout, factor, factor_of};
@@ -224,11 +224,7 @@ unsafe fn write_ds<C: WgmmaBackwardConfig>((stage, first_key): (u32, u32), ds: &
         let first = if C::APART { first_key % DS_KEYS } else { 0 };
         let lane = (u64::from(high) << 32 | u64::from(low))
             + u64::from(lane_offset(first + warp_row::<C>(), lane_again()));
-        for (step, ds) in (0..).zip(ds.row(0)) {
-            for (i, &pair) in (0..).zip(ds) {
-                st_global_b32(lane + u64::from(register_offset(2 * step + i / 2, i % 2)), pair);
-            }
-        }
+        spill::write::<C::Warp>(lane, ds);
         if C::APART && ld_shared(layout::is_alone::<C>()) != 0 {
             let lane = lane + u64::from(lane_offset(C::Stationary::ROWS, 0));
             for register in 0..C::Streamed::ROWS / 4 {
