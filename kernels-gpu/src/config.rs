@@ -100,7 +100,7 @@ pub trait BackwardConfig {
     /// Whether rows past a sequence's last one are zeros in shared memory, and P of zeros is finite. Bulk copies bring what follows in the
     /// tensor, if anything does; a score that depends on more than the product may be anything.
     const ZERO_FILLED: bool = matches!(Self::ROW.isa, Isa::Mma) && !Self::Score::OF_KEYS;
-    /// Whether fragments take so many registers that a lane's places in tiles are worked out anew in each step.
+    /// Whether fragments take most of the registers.
     const IS_TIGHT: bool = Self::ROW.is_tight();
     /// Whether what the gradients' products load waits for the element step, which of other scores than the plain one takes the registers
     /// that early loads would; and where fragments take most of them.

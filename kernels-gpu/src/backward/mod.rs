@@ -5,8 +5,8 @@
 //! takes blocks of queries of all query heads of its KV head: Sᵀ = K·Qᵀ, dPᵀ = V·dOᵀ, dV += Pᵀ·dO, dK += dSᵀ·Q. With the forward's L,
 //! P = exp(S − L), and dS = P∘(dP − δ) with δ = rowsum(dO∘O) − dL (FlashAttention-2, algorithm 2).
 //!
-//! Or five products instead of seven, with wgmma: a step kernel computes the statistics, `dkvds` is a `dkv` that also writes dS to memory, and
-//! `dqds` is dQ = dS·K alone; `dqdkv` is both in one launch.
+//! Or five products instead of seven: a step kernel computes the statistics, `dkvds` is a `dkv` that also writes dS to memory, and `dqds` is
+//! dQ = dS·K alone; with wgmma `dqdkv` is both in one launch.
 //!
 //! Where there are fewer blocks of keys than two rounds of the device's CTAs, several CTAs share the steps of each, and a step kernel adds up their
 //! float32 sums in order (`sums.rs`).
@@ -25,6 +25,7 @@ pub const SUM_ROWS: u32 = 16;
 pub mod order;
 pub mod params;
 pub mod row;
+mod row_error;
 pub mod spill;
 #[macro_use]
 pub mod table;
