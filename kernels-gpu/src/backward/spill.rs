@@ -1,9 +1,9 @@
 //! dS in memory, between the kernel that computes it with dK and dV and the one that multiplies it with K: where its elements lie.
 //!
-//! It lies as the accumulators of wgmma hold dSᵀ: in core matrices of 8 keys and 8 queries, 128 bytes each, of which a warp writes one with
-//! each of its registers; a key's 8 queries are 16 bytes. Of a head and a block of keys, those of 8 queries and all keys follow each other,
+//! It lies as the accumulators of wgmma and of mma.sync hold dSᵀ: in core matrices of 8 keys and 8 queries, 128 bytes each, of which a warp writes
+//! one with each of its registers; a key's 8 queries are 16 bytes. Of a head and a block of keys, those of 8 queries and all keys follow each other,
 //! then come the next 8 queries. So any 64 queries are an operand of wgmma without a swizzle, as they lie (PTX ISA, "Canonical Layouts",
-//! MN-major).
+//! MN-major), and with mma.sync transposed by `ldmatrix`.
 //!
 //! Of a block of keys, dS of the queries that see any of it is kept, in whole blocks, and no other: a [`Piece`]. A head's pieces follow each
 //! other, through all packed sequences of it, and the kernel of statistics sums up where each starts: so a causal mask needs half of the
