@@ -4,7 +4,7 @@ use crate::dropout::{Dropout, KEYS, WeightRow, bit_of_row, bits_of_rows, of_keys
 use crate::element::TypeOf;
 use crate::math::softmax::scale_rows;
 use crate::params::ForwardParams;
-use crate::ptx::opaque;
+use crate::ptx::{halves, of_halves, opaque};
 use crate::row::ScoreKind;
 use crate::score::{RowAt, Score, ScoreOf};
 use crate::tile::warp_tile::{Tiles, WarpTile};
@@ -131,8 +131,7 @@ impl KeptByRow {
         };
         let mut dropout = dropout(params);
         // Or the keys of all rounds are kept through the main loop, in registers that then spill.
-        let [low, high] = [dropout.seed as u32, (dropout.seed >> 32) as u32].map(opaque);
-        dropout.seed = u64::from(high) << 32 | u64::from(low);
+        dropout.seed = of_halves(halves(dropout.seed).map(opaque));
         let (dropout, rows) = (dropout, [0, 1].map(|half| S::weights(rows.row(0)[half])));
         let share = params.group.value == 1;
         let mut kept = KeptByRow::default();

@@ -347,8 +347,8 @@ const PAIRS_LEAST_MMA: u64 = 1 << 18;
 const PAIRS_LEAST_WIDER: u64 = 1 << 22;
 const WIDE: u32 = 128;
 
-/// Whether a device's memory brings so many bytes a product of mma.sync that dS costs less than two products: those with HBM. L4 and RTX 4090 have 2
-/// to 6 bytes each 1000 FLOP, A100 and H200 5 to 10 (their data sheets); at head_dim 128 dS is 4 bytes each 1280. Not measured but on an H200.
+/// Whether a device has HBM, whose rate makes writing and reading dS cheaper than two products of mma.sync. At head_dim 128 a pass moves 4 bytes of dS
+/// for each 1280 FLOP; an L4's memory moves 2.5 bytes in the time of 1000 FLOP, an RTX 4090's 6, an A100's 6.5 (data sheets). Measured on an H200 alone.
 fn has_fast_memory(device: &DeviceInfo) -> bool {
     matches!(device.sm, 80 | 90..120)
 }

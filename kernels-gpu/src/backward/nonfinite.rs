@@ -7,11 +7,13 @@ use super::sums::Sums;
 use crate::config::BackwardConfig;
 use crate::element::Element;
 use crate::keys::KeyRows;
+use crate::math::epilogue::store_rows_from_registers;
 use crate::math::restore::add;
 use crate::math::scrub::{in_tile, scrub_tile};
 use crate::ptx::memory::{ld_global_b16, ld_global_b32, st_global_b16, st_global_f32};
 use crate::ptx::opaque;
 use crate::shape::Shape;
+use crate::tile::warp_tile::WarpTile;
 
 /// Replaces NaN and infinities in `bytes` bytes of tiles by 0; whether there were any, for all threads alike. `sync_or` is a barrier that
 /// says whether any thread has found one, `sync` one behind which products see what was written.
@@ -47,6 +49,34 @@ pub struct Destination {
     pub width: u32,
     /// Where its sums go instead, if other CTAs have some of them.
     pub sums: Sums,
+}
+
+impl Destination {
+    /// Writes a warp's rows of a gradient from `first` of the tile on times `factor`, from registers. `lane` is asked again where it is needed, so that
+    /// it need not be kept.
+    ///
+    /// # Safety
+    /// All 32 lanes take part, and the destination is writable.
+    #[inline(always)]
+    pub unsafe fn store<E: Element, W: WarpTile>(
+        &self,
+        gradient: W::O,
+        factor: f32,
+        first: u32,
+        lane: impl Fn() -> u32,
+    ) {
+        if self.sums.are_wanted() {
+            // SAFETY: the caller's.
+            return unsafe { self.sums.store::<W>(&gradient, factor, first, lane()) };
+        }
+        let address = |eight: u32| {
+            let row = self.range.0 + first + eight * 8 + lane() / 4;
+            (row < self.range.1, self.rows.address(row, 0))
+        };
+        let is_within = |column: u32| column < self.width;
+        // SAFETY: the caller's.
+        unsafe { store_rows_from_registers::<E, W>(gradient, [factor; 2], lane(), is_within, address) }
+    }
 }
 
 /// What an element that is not finite makes of the sums it is in.

@@ -30,6 +30,18 @@ pub fn opaque(value: u32) -> u32 {
     r
 }
 
+/// The halves of 64 bits, the lower one first.
+#[inline(always)]
+pub fn halves(value: u64) -> [u32; 2] {
+    [value as u32, (value >> 32) as u32]
+}
+
+/// 64 bits of their [`halves`].
+#[inline(always)]
+pub fn of_halves([low, high]: [u32; 2]) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}
+
 macro_rules! read_again {
     ($($(#[$doc:meta])* $name:ident => $register:literal;)*) => { $(
         $(#[$doc])*

@@ -1,5 +1,6 @@
 //! Exchange and agreement within a warp and within a CTA. All lanes, or all threads, take part in each call.
 
+use super::{halves, of_halves};
 use core::arch::asm;
 
 /// `shfl.sync.bfly.b32`: the value of the lane whose number differs in the bits of `LANE_MASK`.
@@ -47,8 +48,7 @@ pub fn shfl_idx_b32(value: u32, lane: u32) -> u32 {
 /// As [`shfl_idx_b32`], of 64 bits.
 #[inline(always)]
 pub fn shfl_idx_b64(value: u64, lane: u32) -> u64 {
-    let [low, high] = [value as u32, (value >> 32) as u32].map(|half| u64::from(shfl_idx_b32(half, lane)));
-    high << 32 | low
+    of_halves(halves(value).map(|half| shfl_idx_b32(half, lane)))
 }
 
 /// `vote.sync.any.pred`: whether the condition holds in any lane.

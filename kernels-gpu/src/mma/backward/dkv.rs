@@ -1,10 +1,9 @@
 //! dK and dV of one block of keys: keys are stationary, the queries of all query heads of their KV head are streamed, head by head. Kernels
 //! of [`crate::backward::row::Pass::DkvDs`] also write dS, from registers.
 
-use super::gradients::{Scores, Stationary, add_product, store};
-use super::notes::{Notes, addresses, block_of_word, block_word, halves};
+use super::gradients::{Scores, Stationary, add_product, keep_out, store};
+use super::notes::{Notes, addresses, block_of_word, block_word};
 use super::stream::{Pair, Stage, Stream};
-use crate::backward::nonfinite::keep_out;
 use crate::backward::params::BackwardParams;
 use crate::backward::query_steps::{Step, Steps, ds_head, piece};
 use crate::backward::recompute::{
@@ -18,8 +17,8 @@ use crate::dropped::{dropout, factor, factor_of};
 use crate::keys::KeyRows;
 use crate::mma::gemm::a_operand;
 use crate::ptx::memory::{dynamic_smem, to_global, to_global_again};
-use crate::ptx::warp::{sync_threads_or, sync_warp};
-use crate::ptx::{block_idx_x_again, thread_idx_x_again};
+use crate::ptx::warp::sync_warp;
+use crate::ptx::{block_idx_x_again, halves, thread_idx_x_again};
 use crate::scheduler::Work;
 use crate::score::Score;
 use crate::shape::Shape;
@@ -151,8 +150,6 @@ unsafe fn tile<C: BackwardConfig, const DK: bool, const DV: bool>(params: &Backw
         Stream::<C>::commit();
         let count = Steps::<C>::new(params, work).count();
         let notes = Notes::<C>::new(count, work);
-        // What is noted of the tile is there for all.
-        sync_threads();
         let mut stream = Stream::<C>::new(stages);
         let copy = |stream: &mut Stream<C>, step: u32| {
             notes.note_from(step, |work, step| note::<C>(params, work, step));
@@ -172,8 +169,6 @@ unsafe fn tile<C: BackwardConfig, const DK: bool, const DV: bool>(params: &Backw
         let (mut done, mut tainted) = (0, false);
         while done < count {
             let stage = stream.wait();
-            // The block has landed for all, and all are done with the stage that is written next.
-            sync_threads();
             copy(&mut stream, done + C::STAGES - 1);
             let [block, head, group, _] = notes.of(done);
             let (block, is_partial) = block_of_word(block);
@@ -219,8 +214,7 @@ unsafe fn tile<C: BackwardConfig, const DK: bool, const DV: bool>(params: &Backw
                 // Q is multiplied for dK, dO for dV.
                 let first = if DK { 0 } else { C::Streamed::BYTES };
                 let bytes = (u32::from(DK) + u32::from(DV)) * C::Streamed::BYTES;
-                let (tiles, threads) = ((stage.start + first, bytes), (thread_idx_x_again(), C::THREADS));
-                tainted |= keep_out::<C::Element>(tiles, threads, sync_threads_or, || sync_threads());
+                tainted |= keep_out::<C>((stage.start + first, bytes), (thread_idx_x_again(), C::THREADS));
             }
             if DV {
                 add_product::<C>(&mut d_v, &p, stage.second(), position.lane);

@@ -1,9 +1,8 @@
 //! dQ of one block of queries, and the statistics that `dkv` reads: queries are stationary, keys are streamed.
 
-use super::gradients::{Stationary, add_product, store};
+use super::gradients::{Stationary, add_product, keep_out, store};
 use super::stream::{Pair, Stream};
 use crate::backward::dq_tile::{destination, key_blocks, row_statistics, rows_of_keys, spread_keys, visible};
-use crate::backward::nonfinite::keep_out;
 use crate::backward::params::BackwardParams;
 use crate::backward::recompute::{
     ByRow, hide, hide_by_score, probabilities, recompute, recompute_kept, score_gradients,
@@ -12,7 +11,7 @@ use crate::backward::work::{query_rows, query_work};
 use crate::config::{BackwardConfig, check_backward};
 use crate::dropped::{dropout, factor};
 use crate::ptx::memory::dynamic_smem;
-use crate::ptx::warp::{sync_threads_or, sync_warp};
+use crate::ptx::warp::sync_warp;
 use crate::ptx::{block_idx_x_again, thread_idx_x_again};
 use crate::scheduler::Work;
 use crate::score::Score;
@@ -95,8 +94,6 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
         let (mut done, mut tainted) = (0, false);
         while done < steps {
             let stage = stream.wait();
-            // The block has landed for all, and all are done with the stage that is written next.
-            sync_threads();
             copy(&mut stream, done + C::STAGES - 1);
             let step = steps - 1 - done;
             let partial = blocks.is_partial(step);
@@ -127,8 +124,7 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
                 statistics.lane_key = lane_key();
                 hide::<C::Warp, C::Score, 1>([&mut ds], &statistics);
                 hide_by_score::<C::Warp, C::Score, 1>([&mut ds], &statistics, score);
-                let tile = (stage.start, C::Streamed::BYTES);
-                tainted |= keep_out::<C::Element>(tile, threads, sync_threads_or, || sync_threads());
+                tainted |= keep_out::<C>((stage.start, C::Streamed::BYTES), threads);
             }
             add_product::<C>(&mut d_q, &ds, stage.first(), position.lane);
             done += 1;

@@ -3,10 +3,10 @@
 //! dS of queries that do not see a block was not written; zeros are copied in its place. So all that a stage has is multiplied, without looking at
 //! the mask.
 
-use super::notes::{Notes, addresses, block_of_word, block_word, halves};
+use super::gradients::keep_out;
+use super::notes::{Notes, addresses, block_of_word, block_word};
 use super::stream::{Stage, Stream};
 use crate::backward::dq_tile::{destination, key_blocks, rows_of_keys, spread_keys};
-use crate::backward::nonfinite::keep_out;
 use crate::backward::params::BackwardParams;
 use crate::backward::query_steps::{ds_head, piece};
 use crate::backward::spill::{DS_KEYS, KEYS_STEP, QUERIES_STEP};
@@ -14,13 +14,11 @@ use crate::backward::work::query_work;
 use crate::config::{BackwardConfig, check_backward};
 use crate::element::Element;
 use crate::keys::KeyRows;
-use crate::math::epilogue::store_rows_from_registers;
 use crate::mma::copy::TileCopy;
 use crate::ptx::cp_async::{cp_async_16, cp_async_16_or_zero};
 use crate::ptx::ldmatrix::ldmatrix_x4_trans;
 use crate::ptx::memory::{dynamic_smem, to_global};
-use crate::ptx::warp::sync_threads_or;
-use crate::ptx::{block_idx_x_again, thread_idx_x_again};
+use crate::ptx::{block_idx_x_again, halves, thread_idx_x_again};
 use crate::scheduler::Work;
 use crate::shape::Shape;
 use crate::tile::position::Position;
@@ -56,8 +54,6 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
         let blocks = key_blocks::<C>(params, work);
         let steps = blocks.end.saturating_sub(blocks.first);
         let notes = Notes::<C>::new(steps, work);
-        // What is noted of the tile is there for all.
-        sync_threads();
         let mut stream = Stream::<C>::new(dynamic_smem());
         let copy = |stream: &mut Stream<C>, step: u32| {
             notes.note_from(step, |_, step| note::<C>(params, work, (&blocks, steps), step));
@@ -73,12 +69,10 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
         let (mut done, mut tainted) = (0, false);
         while done < steps {
             let stage = stream.wait();
-            // The block has landed for all, and all are done with the stage that is written next.
-            sync_threads();
             copy(&mut stream, done + C::STAGES - 1);
             if block_of_word(notes.of(done)[0]).1 {
-                let (tile, threads) = ((stage.start, C::Streamed::BYTES), (thread_idx_x_again(), C::THREADS));
-                tainted |= keep_out::<C::Element>(tile, threads, sync_threads_or, || sync_threads());
+                tainted |=
+                    keep_out::<C>((stage.start, C::Streamed::BYTES), (thread_idx_x_again(), C::THREADS));
             }
             multiply::<C>(&mut d_q, &stage, (warp_row, lane));
             done += 1;
@@ -86,12 +80,7 @@ unsafe fn tile<C: BackwardConfig>(params: &BackwardParams, work: &Work<'_>) {
         // Read again, as registers kept across the loop spill.
         let Position { warp_row, lane, .. } = Position::new(thread_idx_x_again(), C::WARPS);
         let to = destination(params, work);
-        let address = |eight: u32| {
-            let row = work.first_row + warp_row + eight * 8 + lane / 4;
-            (row < to.range.1, to.rows.address(row, 0))
-        };
-        let is_within = |column: u32| column < to.width;
-        store_rows_from_registers::<C::Element, C::Warp>(d_q, [params.scale; 2], lane, is_within, address);
+        to.store::<C::Element, C::Warp>(d_q, params.scale, warp_row, || lane);
         if tainted {
             // dQ is written.
             sync_threads();

@@ -1,16 +1,17 @@
 //! What both passes do with a warp's stationary rows: the products of a step, and the way out of its gradients.
 
 use super::stream::Stage;
-use crate::backward::nonfinite::Destination;
+use crate::backward::nonfinite::{self, Destination};
 use crate::config::BackwardConfig;
 use crate::element::F32Accumulation;
 use crate::math::epilogue::store_rows;
 use crate::mma::gemm::{Queries, p_v, q_kt};
-use crate::ptx::warp::sync_warp;
+use crate::ptx::warp::{sync_threads_or, sync_warp};
 use crate::shape::Shape;
 use crate::tile::position::Position;
 use crate::tile::smem_tile::{LaneView, SmemTile};
 use crate::tile::warp_tile::WarpTile;
+use cuda_std::thread::sync_threads;
 
 /// S, or dP, of a warp's rows and a streamed block.
 pub type Scores<C> = <<C as BackwardConfig>::Warp as WarpTile>::S<[f32; 4]>;
@@ -117,4 +118,15 @@ pub unsafe fn store<C: BackwardConfig>(
     unsafe {
         store_rows::<C::Element, _, C::Warp>(gradient, |_| [factor; 2], tile, position, is_within, address)
     }
+}
+
+/// Keeps what is not finite in tiles of a stage out of the products along its rows; whether there was any. Of the tiles' start and bytes, and of
+/// the thread's number and how many there are.
+///
+/// # Safety
+/// All threads of the CTA take part, once they have computed S and dP of the stage.
+#[inline(always)]
+pub unsafe fn keep_out<C: BackwardConfig>(tiles: (u32, u32), threads: (u32, u32)) -> bool {
+    // SAFETY: the caller's.
+    unsafe { nonfinite::keep_out::<C::Element>(tiles, threads, sync_threads_or, || sync_threads()) }
 }

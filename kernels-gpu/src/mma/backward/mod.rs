@@ -5,5 +5,5 @@ pub mod dkv;
 pub mod dq;
 pub mod dqds;
 pub mod gradients;
-mod notes;
+pub mod notes;
 pub mod stream;

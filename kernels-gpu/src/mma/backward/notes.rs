@@ -3,7 +3,7 @@
 
 use crate::config::BackwardConfig;
 use crate::ptx::memory::{dynamic_smem, ld_shared_v4, st_shared_v4};
-use crate::ptx::thread_idx_x_again;
+use crate::ptx::{of_halves, thread_idx_x_again};
 use crate::scheduler::Work;
 use crate::sequence::{QueryCount, Sequence};
 use core::marker::PhantomData;
@@ -26,17 +26,10 @@ pub fn block_of_word(word: u32) -> (u32, bool) {
     (word & !PARTIAL, word & PARTIAL != 0)
 }
 
-/// The halves of an address.
-#[inline(always)]
-pub fn halves(address: u64) -> [u32; 2] {
-    [address as u32, (address >> 32) as u32]
-}
-
-/// The two addresses of four halves.
+/// The two addresses of four [`crate::ptx::halves`].
 #[inline(always)]
 pub fn addresses([low, high, second_low, second_high]: [u32; 4]) -> [u64; 2] {
-    let of = |low, high| u64::from(high) << 32 | u64::from(low);
-    [of(low, high), of(second_low, second_high)]
+    [of_halves([low, high]), of_halves([second_low, second_high])]
 }
 
 /// The notes of a tile, and of its steps: four words that the whole step needs, and four that its copies need.
@@ -49,7 +42,7 @@ impl<C: BackwardConfig> Notes<C> {
     const TILE_BYTES: u32 = 48;
     const STEP_BYTES: u32 = 32;
 
-    /// Those of a tile of `count` steps, which are still to be noted. What is noted of the tile may be read behind the next barrier.
+    /// Those of a tile of `count` steps, which are still to be noted. It ends with a barrier, behind which what is noted of the tile may be read.
     ///
     /// # Safety
     /// All threads of the CTA take part.
@@ -65,6 +58,7 @@ impl<C: BackwardConfig> Notes<C> {
                 st_shared_v4(Self::start() + 32, [q_start, k_start, 0, 0]);
             }
         }
+        sync_threads();
         Self { count, config: PhantomData }
     }
 
@@ -81,7 +75,7 @@ impl<C: BackwardConfig> Notes<C> {
     /// The tile. Read again at each call, so that nothing of it is kept in registers.
     ///
     /// # Safety
-    /// A barrier lies between [`Self::new`] and this.
+    /// Nobody has written to the notes but these functions.
     #[inline(always)]
     pub unsafe fn work(&self) -> Work<'static> {
         // SAFETY: the caller's.
@@ -105,7 +99,7 @@ impl<C: BackwardConfig> Notes<C> {
     /// Where `step` is the first of a batch, notes what `note` says of each of its steps of a tile, behind which they may be read.
     ///
     /// # Safety
-    /// All threads of the CTA call it for each step in turn, a barrier behind [`Self::new`] and behind their last read of steps two batches before.
+    /// All threads of the CTA call it for each step in turn, a barrier behind their last read of steps two batches before.
     #[inline(always)]
     pub unsafe fn note_from(&self, step: u32, note: impl Fn(&Work<'_>, u32) -> [[u32; 4]; 2]) {
         if step % BATCH != 0 || step >= self.count {

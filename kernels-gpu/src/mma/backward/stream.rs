@@ -10,6 +10,7 @@ use crate::shape::Shape;
 use crate::tile::smem_tile::SmemTile;
 use crate::visible::Visible;
 use core::marker::PhantomData;
+use cuda_std::thread::sync_threads;
 
 /// A pair of tensors, whose rows are copied together: Q and dO, or K and V.
 #[derive(Clone, Copy, Debug)]
@@ -154,9 +155,12 @@ impl<C: BackwardConfig> Stream<C> {
         }
     }
 
-    /// The stage that is read next, once it has landed for this thread.
+    /// The stage that is read next, once it has landed for all threads and all are done with the one that is written next.
+    ///
+    /// # Safety
+    /// All threads of the CTA take part.
     #[inline(always)]
-    pub fn wait(&mut self) -> Stage<C> {
+    pub unsafe fn wait(&mut self) -> Stage<C> {
         match C::STAGES {
             2 => cp_async_wait_group::<0>(),
             3 => cp_async_wait_group::<1>(),
@@ -164,6 +168,7 @@ impl<C: BackwardConfig> Stream<C> {
         }
         let stage = Stage::at(self.read);
         self.read = self.after(self.read);
+        sync_threads();
         stage
     }
 

@@ -3,7 +3,6 @@
 use super::config::WgmmaBackwardConfig;
 use super::layout;
 use crate::backward::nonfinite::{self, Destination};
-use crate::math::epilogue::store_rows_from_registers;
 use crate::ptx::mbarrier::{fence_proxy_async, mbarrier_wait};
 use crate::ptx::memory::{ld_shared, ld_shared_v4};
 use crate::ptx::warp::{first_lane, sync_warp};
@@ -242,23 +241,6 @@ pub(super) unsafe fn store<C: WgmmaBackwardConfig>(
     first: u32,
     to: &Destination,
 ) {
-    if to.sums.are_wanted() {
-        // SAFETY: the caller's.
-        return unsafe { to.sums.store::<C::Warp>(&gradient, factor, first, lane_again()) };
-    }
-    let address = |half: u32| {
-        let row = to.range.0 + first + half * 8 + lane_again() / 4;
-        (row < to.range.1, to.rows.address(row, 0))
-    };
-    let is_within = |column: u32| column < to.width;
     // SAFETY: the caller's.
-    unsafe {
-        store_rows_from_registers::<C::Element, C::Warp>(
-            gradient,
-            [factor; 2],
-            lane_again(),
-            is_within,
-            address,
-        )
-    }
+    unsafe { to.store::<C::Element, C::Warp>(gradient, factor, first, lane_again) }
 }

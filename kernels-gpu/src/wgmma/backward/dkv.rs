@@ -24,9 +24,9 @@ use crate::dropped::{dropout, factor, factor_of};
 use crate::ptx::math::rcp;
 use crate::ptx::mbarrier::mbarrier_arrive_if;
 use crate::ptx::memory::{ld_global_v2, ld_shared, ld_shared_v4, st_global_b32, st_shared, to_global};
-use crate::ptx::thread_idx_x_again;
 use crate::ptx::warp::{sync_warp, vote_any};
 use crate::ptx::warpgroup::{give_registers, take_registers};
+use crate::ptx::{of_halves, thread_idx_x_again};
 use crate::score::Score;
 use crate::shape::Shape;
 use crate::tile::warp_tile::{Tiles, WarpTile};
@@ -222,8 +222,7 @@ unsafe fn write_ds<C: WgmmaBackwardConfig>((stage, first_key): (u32, u32), ds: &
     unsafe {
         let [.., low, high] = ld_shared_v4(layout::note::<C>(stage));
         let first = if C::APART { first_key % DS_KEYS } else { 0 };
-        let lane = (u64::from(high) << 32 | u64::from(low))
-            + u64::from(lane_offset(first + warp_row::<C>(), lane_again()));
+        let lane = of_halves([low, high]) + u64::from(lane_offset(first + warp_row::<C>(), lane_again()));
         spill::write::<C::Warp>(lane, ds);
         if C::APART && ld_shared(layout::is_alone::<C>()) != 0 {
             let lane = lane + u64::from(lane_offset(C::Stationary::ROWS, 0));
