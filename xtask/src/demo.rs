@@ -26,20 +26,27 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let (all, folder) = (rows::of_table(), workspace::target().join("ptx-demo"));
     let own: Vec<&Row> = all.values().filter(|row| (row.dtype, row.head_dim) == KIND).collect();
     println!(
-        "1/3  the kernels: Rust to PTX, {} of {} (`cargo xtask build-ptx` compiles all)",
+        "1/2  the kernels, Rust to PTX, {} of {} (`cargo xtask build-ptx` compiles all); beside them the program: cargo build -p ferroflash-cli",
         own.len(),
         all.len()
     );
     let file = folder.join("rows.json");
     manifest_file::write_whole(&file, &serde_json::to_vec(&own).context("rows as JSON")?)?;
-    build_ptx::run(&build_ptx::Options {
+    let kernels = build_ptx::Options {
         rows: RowsOptions { rows: Some(file), ..RowsOptions::default() },
         out: Some(folder.clone()),
         ..build_ptx::Options::default()
-    })?;
-    println!("2/3  the program: cargo build -p ferroflash-cli");
-    process::run(workspace::cargo().args(["build", "-p", "ferroflash-cli"]))?;
-    println!("3/3  attention on {TENSORS}: all-MiniLM-L6-v2, layer 2, on real text");
+    };
+    // Each leaves a core idle for a part of its time: a compiler has one thread at its end.
+    let (program, kernels) = std::thread::scope(|scope| {
+        let program =
+            scope.spawn(|| process::run(workspace::cargo().args(["build", "-p", "ferroflash-cli"])));
+        let kernels = build_ptx::run(&kernels);
+        (program.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), kernels)
+    });
+    kernels?;
+    program?;
+    println!("2/2  attention on {TENSORS}: all-MiniLM-L6-v2, layer 2, on real text");
     let mut verify = workspace::cargo();
     verify.args(["run", "--quiet", "-p", "ferroflash-cli", "--", "verify", "--input", TENSORS]);
     verify.arg("--ptx").arg(&folder);
