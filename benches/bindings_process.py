@@ -149,12 +149,12 @@ class Process:
             "softcap": lambda: flash_attn_func(q, k, v, softcap=-1.0),
             "scale": lambda: flash_attn_func(q, k, v, softmax_scale=float("nan")),
             "alibi_slopes has shape": lambda: flash_attn_func(q, k, v, alibi_slopes=torch.zeros(3, device=q.device)),
-            "sinks is bfloat16": lambda: flash_attn_func(q, k, v, sinks=torch.zeros(4, device=q.device, dtype=q.dtype)),
+            "sinks is float64": lambda: flash_attn_func(q, k, v, sinks=torch.zeros(4, device=q.device, dtype=torch.float64)),
             "cu_seqlens_q is int64": lambda: flash_attn_varlen_func(q[0], k[0], v[0], int32(0, 64).long(), int32(0, 64), 64, 64),
             "cu_seqlens_k has shape": lambda: flash_attn_varlen_func(q[0], k[0], v[0], int32(0, 64), int32(0, 9, 64), 64, 64),
             "cache_seqlens must be given": lambda: flash_attn_with_kvcache(q[:, :1], k, v, k[:, :1], v[:, :1]),
             "both or neither": lambda: flash_attn_with_kvcache(q[:, :1], k, v, k[:, :1]),
-            "num_splits": lambda: flash_attn_with_kvcache(q[:, :1], k, v, num_splits=3),
+            "num_splits is -3": lambda: flash_attn_with_kvcache(q[:, :1], k, v, num_splits=-3),
             "is no tensor": lambda: flash_attn_func([1], k, v),
         }
         if self.run.is_gpu:
@@ -166,8 +166,6 @@ class Process:
                 "multiple of": lambda: flash_attn_func(*(odd(torch, x) for x in (q, k, v))),
                 "k is numpy's": lambda: flash_attn_func(q, k.float().cpu().numpy(), v),
             }
-            # A driver that is asked about no device says so.
-            cases["meta"] = lambda: flash_attn_func(q.to("meta"), k.to("meta"), v.to("meta"))
         wrong = []
         for message, call in cases.items():
             try:
@@ -178,6 +176,9 @@ class Process:
                     wrong.append(f"{message}: {type(error).__name__}: {error}")
             except Exception as error:
                 wrong.append(f"{message}: {type(error).__name__}: {error}")
+        # Tensors without memory are no bad input: shapes follow, and no driver is asked.
+        shapes = flash_attn_func(q.to("meta"), k.to("meta"), v.to("meta"))
+        assert shapes.is_meta and shapes.shape == fine.shape, f"of tensors without memory: {shapes}"
         assert self.torch.equal(flash_attn_func(q, k, v), fine), "a call after those that were refused is wrong"
         assert not wrong, "; ".join(wrong)
         return f"{len(cases)} wrong calls refused with their values"
