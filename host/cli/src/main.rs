@@ -16,6 +16,7 @@ mod doctor_tools;
 mod failure;
 mod input;
 mod memory;
+mod named_rows;
 mod output;
 mod plan;
 mod plan_args;

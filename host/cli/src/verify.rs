@@ -51,8 +51,8 @@ const EXAMPLES: &str = "Examples:
   # every kernel on every odd length, GQA ratio, mask and layout, and 250 runs bitwise equal
   ferroflash verify --grid odd --rows all --repeats 250
 
-  # the same of those of one dtype and head_dim
-  ferroflash verify --grid odd --rows 'fwd_wgmma_bf16_d128*' --repeats 250
+  # the same of those of one head_dim, and of all for ragged batches
+  ferroflash verify --grid odd --rows 'fwd_wgmma_*_d128*,*_ragged' --repeats 250
 
 Correct means: the largest error of O is at most twice that of plain attention
 in the same dtype on the same input, and LSE is within float32's rounding.
@@ -81,8 +81,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) of_backward: BackwardArgs,
 
-    /// Kernels: best is the one that run would take, all, or one by name [default: best; all with --grid]; with --grid a name may end
-    /// with *, for all that begin so
+    /// Kernels: best is the one that run would take, all, or one by name [default: best; all with --grid]; with --grid names joined
+    /// by commas, in which * stands for any characters
     #[arg(long, value_name = "best|all|NAME")]
     pub(crate) rows: Option<RowSelection>,
 
@@ -175,7 +175,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     if let Some(grid) = args.grid {
         let engine = args.device.open()?;
-        return verify_grid::run(args, grid, args.rows.as_ref().unwrap_or(&RowSelection::All), &engine);
+        return verify_grid::run(args, grid, &engine);
     }
     if !args.devices.devices.is_empty() {
         let given = args.shape.map(|sizes| args.generate(sizes)).transpose()?;

@@ -4,9 +4,9 @@ use crate::backward_rows;
 use crate::device::Engine;
 use crate::failure::Failure;
 use crate::input::{describe, to_json};
+use crate::named_rows::NamedRows;
 use crate::output::{self, Progress};
 use crate::verify::{Args, GridName};
-use crate::verify_grid;
 use check::random_input::InputKind;
 use check::tolerance::backward::GradientVerdicts;
 use check::verification::BackwardCase;
@@ -115,16 +115,9 @@ fn grid_of_draws(args: &Args, grid: GridName, attention: &Attention) -> Result<(
         GridName::Odd => 400,
     };
     let (library, info) = (attention.library(), attention.device().info());
-    let known = || library.backward_kernels().iter().map(|kernel| kernel.entry.as_str());
-    let named = match &args.rows {
-        Some(RowSelection::Named(name)) => Some(name.as_str()),
-        _ => None,
-    };
-    let is_meant = |entry: &str| named.is_none_or(|name| verify_grid::is_meant(entry, name));
-    if let Some(unknown) = named.filter(|_| !known().any(is_meant)) {
-        return Err(Failure::Argument { option: "--rows", source: Error::unknown_kernel(unknown, known()) });
-    }
-    let kernels = library.backward_kernels().iter().filter(|kernel| is_meant(&kernel.entry));
+    let named = NamedRows::of(args.rows.as_ref());
+    named.check(library.backward_kernels().iter().map(|kernel| kernel.entry.as_str()))?;
+    let kernels = library.backward_kernels().iter().filter(|kernel| named.mean(&kernel.entry));
     let widths: BTreeSet<(Dtype, u32, ScoreKind)> =
         kernels.map(|kernel| (kernel.row.dtype, kernel.row.head_dim, kernel.row.score)).collect();
     if widths.is_empty() {
@@ -145,7 +138,7 @@ fn grid_of_draws(args: &Args, grid: GridName, attention: &Attention) -> Result<(
             let mut failure = None;
             for plan in plans {
                 let entries = plan.entries();
-                if !entries.iter().any(|entry| is_meant(entry)) {
+                if !entries.iter().any(|entry| named.mean(entry)) {
                     continue;
                 }
                 runs += 1;

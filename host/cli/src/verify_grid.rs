@@ -2,10 +2,11 @@
 
 use crate::device::Engine;
 use crate::failure::Failure;
+use crate::named_rows::NamedRows;
 use crate::output::{self, Progress};
 use crate::verify::{Args, GridName};
 use check::verification::{Grid, Observer, RowReport, verify_rows};
-use ferroflash::{Error, RowSelection};
+use ferroflash::Error;
 use kernels_gpu::manifest::Kernel;
 use serde_json::json;
 use std::sync::Arc;
@@ -47,7 +48,7 @@ impl Observer for Lines {
     }
 }
 
-pub(crate) fn run(args: &Args, grid: GridName, rows: &RowSelection, engine: &Engine) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args, grid: GridName, engine: &Engine) -> Result<(), Failure> {
     let Engine::Kernels(attention) = engine else {
         return Err(Failure::NoRows { option: "grid", device: engine.name() });
     };
@@ -57,24 +58,18 @@ pub(crate) fn run(args: &Args, grid: GridName, rows: &RowSelection, engine: &Eng
     };
     let info = attention.device().info();
     let sm = info.sm;
-    let library = attention.library();
+    let (library, named) = (attention.library(), NamedRows::of(args.rows.as_ref()));
+    let names = library.kernels().iter().map(|kernel| kernel.entry.as_str());
+    named.check(names.clone())?;
     let kernels: Vec<Arc<Kernel>> = library
         .kernels()
         .iter()
         .filter(|kernel| library.source(kernel, sm).is_some() && kernel.smem_bytes <= info.smem_opt_in_bytes)
-        .filter(|kernel| match rows {
-            RowSelection::Named(name) => is_meant(&kernel.entry, name),
-            RowSelection::Best | RowSelection::All => true,
-        })
+        .filter(|kernel| named.mean(&kernel.entry))
         .cloned()
         .collect();
     if kernels.is_empty() {
-        let names = library.kernels().iter().map(|kernel| kernel.entry.as_str());
-        let wanted = match rows {
-            RowSelection::Named(name) => name.clone(),
-            RowSelection::Best | RowSelection::All => format!("for sm_{sm}"),
-        };
-        return Err(Error::unknown_kernel(&wanted, names).into());
+        return Err(Error::unknown_kernel(&format!("for sm_{sm}"), names).into());
     }
     let start = Instant::now();
     let mut lines = Lines { progress: Progress::new("problems"), json: args.json };
@@ -98,25 +93,4 @@ pub(crate) fn run(args: &Args, grid: GridName, rows: &RowSelection, engine: &Eng
         ));
     }
     if failed > 0 { Err(Failure::Wrong { failed, total: reports.len() }) } else { Ok(()) }
-}
-
-/// Whether a kernel is the one of a name, or, where that ends with `*`, one whose name begins so.
-pub(crate) fn is_meant(entry: &str, name: &str) -> bool {
-    name.strip_suffix('*').map_or(entry == name, |start| entry.starts_with(start))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_star_at_the_end_stands_for_all_that_begin_so() {
-        let entry = "fwd_wgmma_bf16_d128_m128n128_w12s2c1_split";
-        for name in [entry, "fwd_wgmma_bf16_d128*", "*"] {
-            assert!(is_meant(entry, name), "{name}");
-        }
-        for name in ["fwd_wgmma_bf16_d128", "fwd_bf16*"] {
-            assert!(!is_meant(entry, name), "{name}");
-        }
-    }
 }
