@@ -5,6 +5,7 @@ use crate::element::{Element, TypeOf};
 use crate::params::ForwardParams;
 use crate::ptx::math::fma;
 use crate::ptx::memory::{ld_global_b16, ld_global_b32, ld_global_constant_b32, to_global};
+use crate::ptx::of_halves;
 use crate::row::ScoreKind;
 use crate::visible::Band;
 use core::marker::PhantomData;
@@ -435,9 +436,7 @@ impl Score for Tree {
             // SAFETY: one of the query's words, which nobody writes meanwhile.
             unsafe { ld_global_constant_b32(words + u64::from(number) * 4) }
         };
-        let (low, high) = (word(group), word(group + 1));
-        let both = u64::from(high) << 32 | u64::from(low);
-        let bits = (both >> (at & 31)) as u32;
+        let bits = (of_halves([word(group), word(group + 1)]) >> (at & 31)) as u32;
         (at < -(offset as i32)) | (bits >> (offset % 32) & 1 != 0)
     }
 }
